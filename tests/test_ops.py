@@ -2,8 +2,10 @@
 import pytest
 
 import tritorch as torch
+import tritorch.linalg
 import tritorch.nn
-import tritorch.optim  # noqa: F401
+import tritorch.ops.embedded
+import tritorch.optim
 import tritorch.special  # noqa: F401  the operators that only these load have cards as well
 from tritorch.testing import CHECKS, problems
 

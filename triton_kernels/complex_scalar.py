@@ -6,24 +6,43 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from triton_kernels import scalar
+from triton_kernels.complex_arithmetic import addcdiv, addcmul, div, lerp, minus, mul, plus, reciprocal, square  # noqa: F401
+from triton_kernels.complex_exponentials import (  # noqa: F401
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    log2,
+    log10,
+    logaddexp,
+    pow,
+    rsqrt,
+    sigmoid,
+    sigmoid_backward,
+    silu,
+    silu_backward,
+    sqrt,
+)
+from triton_kernels.complex_trigonometry import (  # noqa: F401
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    cosh,
+    sin,
+    sinc,
+    sinh,
+    tan,
+    tanh,
+    tanh_backward,
+)
 
 
 # ------------------------------------------------------------------ arithmetic
-@triton.jit
-def plus(x, y):
-    return x[0] + y[0], x[1] + y[1]
-
-
-@triton.jit
-def minus(x, y):
-    return x[0] - y[0], x[1] - y[1]
-
-
-@triton.jit
-def mul(x, y):
-    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
-
-
 @triton.jit
 def add(x, y, alpha):
     return plus(x, mul(y, alpha))
@@ -41,34 +60,22 @@ def complex(x, y):
 
 @triton.jit
 def polar(x, y):
-    return x[0] * tl.cos(y[0]), x[0] * tl.sin(y[0])
+    return x[0] * libdevice.cos(y[0]), x[0] * libdevice.sin(y[0])
 
 
 @triton.jit
 def times_i(x):
-    return -x[1], x[0]
+    return scalar.neg(x[1]), x[0]
 
 
 @triton.jit
 def conjugate(x):
-    return x[0], -x[1]
+    return x[0], scalar.neg(x[1])
 
 
 @triton.jit
 def neg(x):
-    return -x[0], -x[1]
-
-
-@triton.jit
-def div(x, y):
-    """By Smith's way (1962): divided through by the larger part of y, so that squares neither overflow nor vanish."""
-    flat = tl.abs(y[0]) >= tl.abs(y[1])
-    large, small = tl.where(flat, y[0], y[1]), tl.where(flat, y[1], y[0])
-    ratio = tl.where(large == 0, small, scalar.div(small, large))        # large is 0 where both are: x / 0, no NaN from 0 / 0
-    scale = large + small * ratio
-    first, second = tl.where(flat, x[0], x[1]), tl.where(flat, x[1], x[0])
-    re, im = first + second * ratio, second - first * ratio              # (a + bi) / (c + di), and i (b - ai) / i (d - ci)
-    return scalar.div(re, scale), scalar.div(tl.where(flat, im, -im), scale)
+    return scalar.neg(x[0]), scalar.neg(x[1])
 
 
 @triton.jit
@@ -82,14 +89,59 @@ def ne(x, y):
 
 
 @triton.jit
+def isnan(x):
+    return (x[0] != x[0]) | (x[1] != x[1])
+
+
+@triton.jit
+def isinf(x):
+    return (tl.abs(x[0]) == float("inf")) | (tl.abs(x[1]) == float("inf"))
+
+
+@triton.jit
+def isfinite(x):
+    return (x[0] - x[0] == 0) & (x[1] - x[1] == 0)
+
+
+@triton.jit
+def true(x):
+    return (x[0] != 0) | (x[1] != 0)
+
+
+@triton.jit
+def logical_not(x):
+    return (x[0] == 0) & (x[1] == 0)
+
+
+@triton.jit
+def logical_and(x, y):
+    return true(x) & true(y)
+
+
+@triton.jit
+def logical_or(x, y):
+    return true(x) | true(y)
+
+
+@triton.jit
+def logical_xor(x, y):
+    return true(x) != true(y)
+
+
+@triton.jit
 def where(condition, x, y):
     return tl.where(condition != 0, x[0], y[0]), tl.where(condition != 0, x[1], y[1])
 
 
-# ------------------------------------------------------------------ modulus
+# ------------------------------------------------------------------ modulus and angle
 @triton.jit
 def abs(x):
     return libdevice.hypot(x[0], x[1])
+
+
+@triton.jit
+def angle(x):
+    return libdevice.atan2(x[1], x[0])
 
 
 @triton.jit

@@ -8,6 +8,8 @@ fixed order, so the result is deterministic.
 import triton
 import triton.language as tl
 
+from triton_kernels.pairs import halves
+
 
 @triton.jit
 def even(x, EVEN: tl.constexpr):
@@ -45,6 +47,15 @@ def column_offsets(n, outer, inner, shape, strides, FIRST: tl.constexpr, INNER: 
 
 
 @triton.jit
+def parts_of(value, ACC: tl.constexpr):
+    """What was loaded in the dtype of the state: of words, which are complex numbers, two values."""
+    if value.dtype == tl.uint64:
+        return halves(value)
+    else:
+        return (value.to(ACC),)
+
+
+@triton.jit
 def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr,
                ACC: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr):
     """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
@@ -65,7 +76,7 @@ def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n,
             row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m), ALIGN)[:, None]
             at = row + column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER, ALIGN)[None, :]
             value = tl.load(x_ptrs[k] + at, mask=None if EVEN else inside, other=None if EVEN else 0)
-        x = x + (value.to(ACC),)
+        x = x + parts_of(value, ACC)
     return x
 
 

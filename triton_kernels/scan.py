@@ -10,15 +10,15 @@ import triton.language as tl
 
 from triton_kernels.monoids import finite, prod_combine, sum_combine
 from triton_kernels.quick import quick_exp
-from triton_kernels.reduce import even, offsets
+from triton_kernels.reduce import even, offsets, parts_of
 
 
 @triton.jit
 def nothing(x_ptrs, m, lane, LIFT: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr):
     """The identity of every row."""
     zeros = ()
-    for _ in tl.static_range(len(x_ptrs)):
-        zeros = zeros + (tl.zeros((BLOCK_M, 1), ACC),)
+    for k in tl.static_range(len(x_ptrs)):
+        zeros = zeros + parts_of(tl.zeros((BLOCK_M, 1), x_ptrs[k].dtype.element_ty), ACC)
     return LIFT(*zeros, m.to(lane.dtype) * 0, m < 0, IDENTITY)
 
 
@@ -50,7 +50,7 @@ def load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS: tl.con
     x = ()
     for k in tl.static_range(len(x_ptrs)):
         ptrs = places(x_ptrs[k], m, at, shape_m, stride_m, stride_n, OUTS + k, ALIGN, SIDE)
-        x = x + (tl.load(ptrs, mask=None if EVEN else valid, other=None if EVEN else 0).to(ACC),)
+        x = x + parts_of(tl.load(ptrs, mask=None if EVEN else valid, other=None if EVEN else 0), ACC)
     return x
 
 

@@ -481,7 +481,7 @@ def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
     """Smallest and largest value along a dim, or of all, as (min, max)."""
     ...
 def angle(input, *, out=...) -> Any:
-    """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
+    """The angle of a number in the plane: of a real one 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
     ...
 def any(input, dim=..., keepdim=...) -> Tensor:
     """Whether some element over `dim` is not 0."""
@@ -793,7 +793,7 @@ def copysign(input, other) -> Tensor:
     """|input| with the sign of other."""
     ...
 def corrcoef(input) -> Any:
-    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
+    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1], of complex"""
     ...
 def cos(input) -> Tensor:
     """The cosine, in radians."""
@@ -1006,7 +1006,7 @@ def flipud(input) -> Any:
     """Rows in reverse order."""
     ...
 def float_power(input, exponent, *, out=...) -> Any:
-    """input to the power of exponent in float64."""
+    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
     ...
 def floor(input) -> Tensor:
     """Rounded down."""
@@ -1309,7 +1309,7 @@ def isposinf(input) -> Tensor:
     """Whether an element is +∞."""
     ...
 def isreal(input) -> Any:
-    """All true: there are no complex tensors."""
+    """Whether the imaginary part is 0; of real tensors all true."""
     ...
 def kaiser_window(window_length, periodic=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
     """`signal.windows.kaiser`, periodic unless told otherwise."""
@@ -1351,7 +1351,7 @@ def lgamma(input) -> Tensor:
     """log |Γ(input)|."""
     ...
 def linspace(start, end, steps, *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
-    """`steps` numbers evenly from `start` to `end`, both included."""
+    """`steps` numbers evenly from `start` to `end`, both included; on a line in the plane if they are complex."""
     ...
 def load(f, map_location=..., weights_only=..., mmap=...) -> Any:
     """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file."""
@@ -1393,7 +1393,7 @@ def logcumsumexp(input, dim) -> Tensor:
     """Logarithm of the running sum of exponentials along `dim`, without overflow."""
     ...
 def logdet(input) -> Any:
-    """The logarithms of determinants: NaN where one is negative, -inf where it is 0."""
+    """The logarithms of determinants: NaN where one is negative, -inf where it is 0; complex ones of complex matrices."""
     ...
 def logical_and(input, other) -> Tensor:
     """Whether both elements are not zero."""
@@ -1414,7 +1414,7 @@ def logit_(self, *args, **kw) -> Any:
     """`logit` written into the tensor itself."""
     ...
 def logspace(start, end, steps, base=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
-    """`steps` numbers from base^start to base^end, evenly in the exponent."""
+    """`steps` numbers from base^start to base^end, evenly in the exponent; complex if these are."""
     ...
 def logsumexp(input, dim, keepdim=...) -> Tensor:
     """Logarithm of a sum of exponentials over `dim`, without overflow."""
@@ -1522,7 +1522,7 @@ def mvlgamma(input, p, *, out=...) -> Any:
     """The logarithm of the gamma function of p × p matrices: p (p - 1)/4 log π + Σ lgamma(input - j/2), j = 0 … p - 1."""
     ...
 def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
-    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
+    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
     ...
 def nan_to_num_(self, *args, **kw) -> Any:
     """`nan_to_num` written into the tensor itself."""
@@ -1615,7 +1615,7 @@ def orgqr(input, input2, *, out=...) -> Any:
     """`linalg.householder_product` under its older name."""
     ...
 def ormqr(input, input2, input3, left=..., transpose=..., *, out=...) -> Any:
-    """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
+    """Q input3 (input3 Q if not `left`, with Qᴴ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
     ...
 def outer(input, vec2, *, out=...) -> Any:
     """inputᵢ · vec2ⱼ of two vectors."""
@@ -1699,7 +1699,7 @@ def randint_like(input, *args, low=..., high=..., generator=..., dtype=..., layo
     """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`."""
     ...
 def randn(*sizes, size=..., generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
-    """Standard normal numbers: mean 0, variance 1."""
+    """Standard normal numbers: mean 0, variance 1; of complex dtypes with half of it in each part."""
     ...
 def randn_like(input, *, generator=..., dtype=..., layout=..., device=..., requires_grad=..., memory_format=...) -> Any:
     """`randn` with the shape, dtype and device of `input`."""
@@ -1984,7 +1984,7 @@ def sum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     """Sum over `dim` (an int, a tuple, or None for all)."""
     ...
 def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
-    """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+    """(U, S, V) with input = U diag(S) Vᴴ: `linalg.svd` under its older name, with V in place of its transpose."""
     ...
 def svd_lowrank(A, q=..., niter=..., M=...) -> Any:
     """(U, S, V) with U diag(S) Vᵀ near A (…, m, n), or near A - M: the q greatest singular values and their vectors, U (…, m, q), S (…, q),"""
@@ -2125,13 +2125,13 @@ def vander(x, N=..., increasing=...) -> Any:
     """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
     ...
 def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
-    """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
+    """Variance over `dim`: Σ |x - mean|² / (n - correction); `unbiased=False` is correction 0. Of complex numbers it is real."""
     ...
 def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
     """(variance, mean) over `dim`; see `var`."""
     ...
 def vdot(input, other, *, out=...) -> Any:
-    """`dot`: without complex dtypes there is nothing to conjugate."""
+    """Σ conj(inputᵢ) · otherᵢ of two vectors."""
     ...
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""

@@ -13,7 +13,21 @@ import sys
 import numpy as np
 
 from tritorch.device import cpu, device
-from tritorch.dtype import bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32, int64, uint8
+from tritorch.dtype import (
+    bfloat16,
+    complex64,
+    complex128,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
 from tritorch.shape import contiguous_strides, extent
@@ -22,7 +36,7 @@ from tritorch.tensor import strided
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
 CODES = {float64: (2, 64), float32: (2, 32), float16: (2, 16), bfloat16: (4, 16), int64: (0, 64), int32: (0, 32), int16: (0, 16),
-         int8: (0, 8), uint8: (1, 8), bool_: (6, 8), float8_e4m3fn: (10, 8), float8_e5m2: (12, 8)}
+         int8: (0, 8), uint8: (1, 8), bool_: (6, 8), float8_e4m3fn: (10, 8), float8_e5m2: (12, 8), complex64: (5, 64), complex128: (5, 128)}
 DTYPES = {code: kind for kind, code in CODES.items()}
 READ_ONLY = 1
 # numpy 2.0 makes capsules of DLPack 0 alone, read-only memory has none
@@ -70,7 +84,7 @@ class Window:
     def __init__(self, owner, ptr, shape, strides, itemsize, read_only=False):
         self.owner = owner
         self.__array_interface__ = {"data": (ptr, read_only), "shape": tuple(shape), "strides": tuple(s * itemsize for s in strides),
-                                    "typestr": f"<u{itemsize}", "version": 3}
+                                    "typestr": "<c16" if itemsize == 16 else f"<u{itemsize}", "version": 3}
 
 
 def export(x, max_version):

@@ -95,7 +95,7 @@ def as_dtype(value):
     if isinstance(value, dtype):
         return value
     if value is complex_:
-        return _default[0].to_complex()
+        return complex128
     if isinstance(value, type) and value in _PYTHON_TYPES:
         return _PYTHON_TYPES[value]
     raise TypeError(f"dtype: expected a tritorch.dtype, got {value!r}")
@@ -256,14 +256,14 @@ def can_cast(from_, to):
 
 
 class finfo:
-    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution.
+    """Limits of a floating dtype, or of the parts of a complex one: bits, eps, max, min, tiny, smallest_normal, resolution.
 
     >>> import tritorch; tritorch.finfo(tritorch.float16).max
     65504.0
     """
 
     def __init__(self, type=None):
-        type = _default[0] if type is None else as_dtype(type)
+        type = _default[0] if type is None else as_dtype(type).to_real()
         check(type.is_floating_point, "finfo", "a floating dtype", type, use="iinfo for integers", error=TypeError)
         info = ml_dtypes.finfo(type.numpy)
         self.bits, self.dtype = info.bits, type.name

@@ -2,16 +2,19 @@
 
 - None: it does not, and says so;
 - OWN: its implementations do, and its gradient rules are right for them: g arrives as ∂L/∂Re + i ∂L/∂Im and leaves as such, as in PyTorch;
+- HOST: the same, but on a GPU it refuses;
 - MADE: it makes complex tensors of real ones, by rules that are right, too;
 - HOLOMORPHIC: its implementations do, and its rules are those of a real function; `autograd.graph.HolomorphicNode` conjugates around them;
 - Parts(…): it moves elements, or is linear in them over the real numbers: the implementation for real tensors runs on the real and on the
-  imaginary parts. What only moves elements (`words`) does so once with a complex64 on a device, which is a word of 64 bits to kernels.
+  imaginary parts. What only moves elements (`words`) does so once on the CPU, and with complex64 on a device, which is a word of 64 bits
+  to kernels.
 """
 import numpy as np
 
-from tritorch.tensor import Tensor, part
+from tritorch.errors import sentence
+from tritorch.tensor import Tensor, part, strided
 
-OWN, MADE, HOLOMORPHIC = "own", "made", "holomorphic"
+OWN, HOST, MADE, HOLOMORPHIC = "own", "host", "made", "holomorphic"
 
 
 class Parts:
@@ -45,6 +48,23 @@ def _part(v, which, value):
     return v
 
 
+def both(x):
+    """The parts of a complex tensor along a last dim of size 2, in its memory and without history."""
+    return strided(x.storage, (*x.shape, 2), (*[2 * s for s in x.strides], 1), 2 * x.offset, x.dtype.parts)
+
+
+def lengthened(x):
+    """Rows of complex numbers as rows of twice as many real ones, without history: in the same memory where the numbers of a row follow
+    each other."""
+    x = x if x.strides[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
+    return strided(x.storage, (*x.shape[:-1], 2 * x.shape[-1]), (*[2 * s for s in x.strides[:-1]], 1), 2 * x.offset, x.dtype.parts)
+
+
+def as_word(value):
+    """The bits of a complex64 number."""
+    return int(np.complex64(value).view(np.uint64))
+
+
 def met(values):
     """Whether a tensor among the arguments is complex."""
     for v in values:
@@ -54,6 +74,18 @@ def met(values):
         elif type(v) is tuple and v and isinstance(v[0], Tensor) and any(isinstance(x, Tensor) and x.dtype.is_complex for x in v):
             return True
     return False
+
+
+def adjoint(x):
+    """The last two dims exchanged, complex numbers conjugated."""
+    return x.mH if x.dtype.is_complex else x.mT
+
+
+def check_number(name, dtype, *values):
+    """Raise RuntimeError if one of these numbers or tensors is complex and the dtype that is to take it is not."""
+    for v in values:
+        if not dtype.is_complex and (v.dtype.is_complex if isinstance(v, Tensor) else isinstance(v, complex)):
+            raise RuntimeError(sentence(name, f"a number that {dtype} can hold", v))
 
 
 def refuse(name, *values):
@@ -68,7 +100,9 @@ def apart(door, fn, values, tensors):
     way = door.complex
     if way is None:
         refuse(door.__name__, *[x for v in tensors for x in (v if type(v) is tuple else (v,))])
-    if type(way) is not Parts or way.words and values is tensors and _are_words(values):
+    if way is HOST and values is tensors:
+        raise NotImplementedError(sentence(door.__name__, "real tensors on a GPU", "complex ones", use="x.cpu()"))
+    if type(way) is not Parts or way.words and (values is not tensors or _are_words(values)):
         return fn(*values)
     return way.run(door, fn, values)
 

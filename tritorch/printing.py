@@ -81,13 +81,13 @@ def formatter(values, is_float):
 def complex_formatter(values):
     """As `formatter`, of complex numbers: real parts of one width, imaginary ones as well, their sign between them."""
     flat = values.ravel()
-    (re, wide), (im, _) = [formatter(part.astype(np.float64), True) for part in (flat.real, flat.imag)]
+    (re, wide), (im, high) = [formatter(part.astype(np.float64), True) for part in (flat.real, flat.imag)]
 
     def write(v):
         text = im(v.imag).lstrip()
         return re(v.real) + ("" if text.startswith("-") else "+") + text + "j"
 
-    return write, max((len(write(v)) for v in flat.tolist()), default=1)
+    return write, wide + high + 1
 
 
 def edges(x, dim=0):
@@ -141,7 +141,8 @@ def suffixes(x):
             yield f"size={tuple(x.shape)}"
     elif not options.edgeitems:
         yield f"size={tuple(x.shape)}"
-    if x.dtype not in (get_default_dtype(), get_default_dtype().to_complex()) and (x.numel() == 0 or x.dtype not in (int64, bool_)):
+    usual = get_default_dtype()
+    if x.dtype is not usual and (x.numel() == 0 or x.dtype not in (int64, bool_, usual.to_complex())):
         yield f"dtype={x.dtype}"
     if x.grad_fn is not None:
         yield f"grad_fn=<{x.grad_fn.name()}>"

@@ -15,14 +15,29 @@ from math import prod
 import numpy as np
 
 from tritorch.device import as_device, cpu
-from tritorch.dtype import bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32, int64, uint8
+from tritorch.dtype import (
+    bfloat16,
+    complex64,
+    complex128,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check, sentence
 from tritorch.tensor import Tensor, empty, from_array
 
 NAMES = {float64: "F64", float32: "F32", float16: "F16", bfloat16: "BF16", int64: "I64", int32: "I32",
          int16: "I16", int8: "I8", uint8: "U8", bool_: "BOOL", float8_e4m3fn: "F8_E4M3",
-         float8_e5m2: "F8_E5M2"}
+         float8_e5m2: "F8_E5M2", complex64: "C64", complex128: "C128"}
+"""complex128 has no name in the format: other readers refuse a file with one. It is two F64 each, `view_as_real`."""
 DTYPES = {name: kind for kind, name in NAMES.items()}
 MAX_HEADER = 100_000_000                       # the format's own limit
 

@@ -157,7 +157,7 @@ def covering(tensors):
     first, end = min(x.offset * x.itemsize for x in tensors), max(map(last, tensors))
     kinds = {x.dtype for x in tensors}
     kind = kinds.pop() if len(kinds) == 1 else uint8
-    first -= first % 8                                             # all dtypes stay aligned
+    first -= first % 16                                            # all dtypes stay aligned
     return strided(tensors[0].storage, ((end - first) // kind.itemsize,), (1,), first // kind.itemsize, kind), first
 
 
@@ -300,7 +300,7 @@ class Decoder:
         if self.tensors[i] is None:
             name, view = self.places[i]
             kind = DTYPES[view[0]] if view else self.kinds[name]
-            need(kind.is_floating_point or not any(node[f] for f in flags), "a gradient of a floating tensor", name)
+            need(kind.has_gradients or not any(node[f] for f in flags), "a gradient of a floating tensor", name)
             self.tensors[i] = i if self.memory is None else self.tensor(i, node)
         return self.tensors[i]
 

@@ -427,7 +427,7 @@ class Tensor:
         """Smallest and largest value along a dim, or of all, as (min, max)."""
         ...
     def angle(input, *, out=...) -> Any:
-        """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
+        """The angle of a number in the plane: of a real one 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
         ...
     def any(input, dim=..., keepdim=...) -> Tensor:
         """Whether some element over `dim` is not 0."""
@@ -688,7 +688,7 @@ class Tensor:
         """`copysign` written into the tensor itself."""
         ...
     def corrcoef(input) -> Any:
-        """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
+        """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1], of complex"""
         ...
     def cos(input) -> Tensor:
         """The cosine, in radians."""
@@ -895,7 +895,7 @@ class Tensor:
         """The values as float32."""
         ...
     def float_power(input, exponent, *, out=...) -> Any:
-        """input to the power of exponent in float64."""
+        """input to the power of exponent in float64; in complex128 where one of the two is complex."""
         ...
     def float_power_(self, *args, **kw) -> Any:
         """`float_power` written into the tensor itself."""
@@ -1143,7 +1143,7 @@ class Tensor:
         """Whether an element is +∞."""
         ...
     def isreal(input) -> Any:
-        """All true: there are no complex tensors."""
+        """Whether the imaginary part is 0; of real tensors all true."""
         ...
     def item(input) -> Any:
         """The one element as a Python number; waits for the device."""
@@ -1238,7 +1238,7 @@ class Tensor:
         """Logarithm of the running sum of exponentials along `dim`, without overflow."""
         ...
     def logdet(input) -> Any:
-        """The logarithms of determinants: NaN where one is negative, -inf where it is 0."""
+        """The logarithms of determinants: NaN where one is negative, -inf where it is 0; complex ones of complex matrices."""
         ...
     def logical_and(input, other) -> Tensor:
         """Whether both elements are not zero."""
@@ -1379,7 +1379,7 @@ class Tensor:
         ...
     name: Any
     def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
-        """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
+        """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
         ...
     def nan_to_num_(self, *args, **kw) -> Any:
         """`nan_to_num` written into the tensor itself."""
@@ -1485,7 +1485,7 @@ class Tensor:
         """`linalg.householder_product` under its older name."""
         ...
     def ormqr(input, input2, input3, left=..., transpose=..., *, out=...) -> Any:
-        """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
+        """Q input3 (input3 Q if not `left`, with Qᴴ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
         ...
     def outer(input, vec2, *, out=...) -> Any:
         """inputᵢ · vec2ⱼ of two vectors."""
@@ -1780,7 +1780,7 @@ class Tensor:
         """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
         ...
     def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
-        """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+        """(U, S, V) with input = U diag(S) Vᴴ: `linalg.svd` under its older name, with V in place of its transpose."""
         ...
     def swapaxes(input, dim0, dim1) -> Tensor:
         """Two dims exchanged."""
@@ -1915,13 +1915,13 @@ class Tensor:
         """The memory that this tensor and its views share."""
         ...
     def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
-        """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
+        """Variance over `dim`: Σ |x - mean|² / (n - correction); `unbiased=False` is correction 0. Of complex numbers it is real."""
         ...
     def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
         """(variance, mean) over `dim`; see `var`."""
         ...
     def vdot(input, other, *, out=...) -> Any:
-        """`dot`: without complex dtypes there is nothing to conjugate."""
+        """Σ conj(inputᵢ) · otherᵢ of two vectors."""
         ...
     def view(input, *shape, size=...) -> Any:
         """A view under another shape, or of another dtype: `x.view(2, -1)`, `x.view(tritorch.int32)`."""

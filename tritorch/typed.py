@@ -53,6 +53,7 @@ def _typed(name, dtype, device="cpu"):
 
 _KINDS = {"BFloat16": types.bfloat16, "Bool": types.bool, "Byte": types.uint8, "Char": types.int8, "Double": types.float64,
           "Float": types.float32, "Half": types.float16, "Int": types.int32, "Long": types.int64, "Short": types.int16}
+NAMES = {**_KINDS, "ComplexFloat": types.complex64, "ComplexDouble": types.complex128}         # as in PyTorch, these two only name types
 BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor, ShortTensor = (
     _typed(f"{kind}Tensor", dtype) for kind, dtype in _KINDS.items())
 ON_CUDA = {f"{kind}Tensor": _typed(f"{kind}Tensor", dtype, "cuda") for kind, dtype in _KINDS.items()}      # what tritorch.cuda offers
@@ -61,13 +62,13 @@ ON_CUDA = {f"{kind}Tensor": _typed(f"{kind}Tensor", dtype, "cuda") for kind, dty
 def type_(input, dtype=None, non_blocking=False):
     """The values in another dtype, or of an old type (tritorch.cuda.FloatTensor or its name); without one the name of the tensor's type."""
     if dtype is None:
-        kind = next((kind for kind, dtype in _KINDS.items() if dtype is input.dtype), input.dtype.name)
+        kind = next((kind for kind, dtype in NAMES.items() if dtype is input.dtype), input.dtype.name)
         return f"tritorch.{'' if input.device.type == 'cpu' else 'cuda.'}{kind}Tensor"
     if isinstance(dtype, str):
         home, _, kind = dtype.removesuffix("Tensor").rpartition(".")
-        check(kind in _KINDS and home in ("torch", "torch.cuda", "tritorch", "tritorch.cuda"), "type", "the name of a tensor type",
+        check(kind in NAMES and home in ("torch", "torch.cuda", "tritorch", "tritorch.cuda"), "type", "the name of a tensor type",
               repr(dtype), error=ValueError)
-        return to(input, "cuda" if home.endswith("cuda") else "cpu", _KINDS[kind], non_blocking=non_blocking)
+        return to(input, "cuda" if home.endswith("cuda") else "cpu", NAMES[kind], non_blocking=non_blocking)
     if isinstance(dtype, _Typed):
         return to(input, dtype.device, dtype.dtype, non_blocking=non_blocking)
     return to(input, types.as_dtype(dtype), non_blocking=non_blocking)

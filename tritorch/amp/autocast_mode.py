@@ -27,8 +27,8 @@ BIASES = dict(linear=(2,), linear_activation=(2,), feed_forward_layers=(2, 4), r
 LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss
     smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
     triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
-MATRICES = set("""cholesky cholesky_inverse cholesky_solve cond eigh eigvalsh geqrf householder_product inverse lstsq lu_solve matrix_rank
-    orgqr ormqr pinverse qr solve svd svdvals tensorinv tensorsolve""".split())
+MATRICES = set("""cholesky cholesky_inverse cholesky_solve cond eig eigh eigvals eigvalsh geqrf householder_product inverse lstsq lu_solve
+    matrix_rank orgqr ormqr pinverse qr solve svd svdvals tensorinv tensorsolve""".split())
 FLOAT32 = {
     "cpu": LOSSES | MATRICES | {"prod", "ctc_loss"},
     "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm_rows

@@ -304,16 +304,16 @@ def _seed(op, k, t, g):
     if not t.requires_grad:
         raise RuntimeError(f"{op}: expected tensors that require grad, got element {k}, which does not require grad")
     if g is None:
-        if t.dtype.is_complex:
-            raise RuntimeError(f"{op}: expected a gradient for a complex output, got none; use a real loss or backward(gradient)")
-        if t.numel() != 1:
-            raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} without one; use "
-                               f"backward(gradient) or a sum")
+        if t.numel() != 1 or t.dtype.is_complex:
+            raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} of {t.dtype} "
+                               f"without one; use backward(gradient), or a sum that is real")
         g = alias(t, Tensor)._filled(1)
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         if g.shape != t.shape:
             raise RuntimeError(sentence(op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape)))
+        if g.dtype is not t.dtype and (g.dtype.is_complex or t.dtype.is_complex):
+            raise RuntimeError(sentence(op, f"a gradient of the complex output's dtype, {t.dtype}", g.dtype))
         if g.node is None and g._tangents is None:
             g = alias(g, Tensor)                                         # whoever gave it keeps the object, this pass the memory
     return (t.node, t.index, t.shape, t.dtype), g

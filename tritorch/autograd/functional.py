@@ -1,4 +1,6 @@
 """Derivatives of functions at a point, under the names of torch.autograd.functional; `tritorch.func` composes better."""
+from math import prod
+
 from tritorch.autograd.engine import grad
 from tritorch.autograd.forward import jvp as push
 from tritorch.autograd.modes import enable_grad
@@ -93,7 +95,8 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
 def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, strategy="reverse-mode"):
     """The Jacobian: for each output (if several) and each input (if several) a tensor of the output's dims, then the input's.
 
-    `vectorize` is accepted and changes nothing; `strategy` is "reverse-mode" or "forward-mode".
+    `vectorize` is accepted and changes nothing; `strategy` is "reverse-mode" or "forward-mode". Rows of complex inputs are gradients, as
+    backward gives them; outputs may be complex in forward mode only, as in PyTorch.
 
     >>> import tritorch as torch
     >>> torch.autograd.functional.jacobian(lambda x: x * x, torch.tensor([1.0, 2.0]))
@@ -108,6 +111,8 @@ def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, st
     with enable_grad():
         fresh = _fresh(given, create_graph)
         several, outs = _call("jacobian", func, fresh, strict)
+        for out in outs:                                                 # of two real numbers that are one complex there is no one gradient
+            check(not out.dtype.is_complex, "jacobian", "real outputs", out.dtype, use="strategy='forward-mode', or view_as_real")
         rows = []
         for out in outs:
             row = [x.new_zeros((*out.shape, *x.shape)) for x in fresh]
@@ -142,7 +147,7 @@ def _by_forward_mode(func, inputs):
             if j == 0:
                 table.append([])
             shape = columns[0][i].shape
-            flat = _stacked([c[i] for c in columns], (x.numel(), columns[0][i].numel()), x.new_zeros((x.numel(), columns[0][i].numel())))
+            flat = _stacked([c[i] for c in columns], (x.numel(), prod(shape)), columns[0][i].new_zeros((x.numel(), prod(shape))))
             table[i].append(flat.t().reshape((*shape, *x.shape)))
     return several, table
 

@@ -13,7 +13,19 @@ class GradcheckError(RuntimeError):
 
 
 def _flat(x):
-    return x.detach().to("cpu").double().numpy().reshape(-1).copy()
+    """The values in float64; a complex number is two of them, its parts, so that functions of complex tensors are real functions here."""
+    x = x.detach().to("cpu")
+    return (x.cdouble().numpy().reshape(-1).view(np.float64) if x.dtype.is_complex else x.double().numpy().reshape(-1)).copy()
+
+
+def _size(x):
+    """How many real numbers a tensor holds."""
+    return 2 * x.numel() if x.dtype.is_complex else x.numel()
+
+
+def _shaped(array, x):
+    """The tensor of x's shape that `_flat` makes an array of."""
+    return from_array((array.view(np.complex128) if x.dtype.is_complex else array).reshape(tuple(x.shape)))
 
 
 def _outputs(func, inputs):
@@ -27,7 +39,7 @@ def _moved(x, delta):
     """A detached copy of x, moved by the array delta, in the same memory layout."""
     array = _flat(x) + delta
     out = x.detach().new_empty_strided(x.shape, x.strides)
-    return out.copy_(from_array(array.reshape(tuple(x.shape))))
+    return out.copy_(_shaped(array, x))
 
 
 def _differences(func, inputs, j, delta, eps):
@@ -42,7 +54,7 @@ def _differences(func, inputs, j, delta, eps):
 def _pulled(outs, i, inputs, wanted, weight):
     """The gradients of the wanted inputs when the array `weight` arrives at output i."""
     out = outs[i]
-    v = from_array(weight.reshape(tuple(out.shape))).to(out.device).to(out.dtype)
+    v = _shaped(weight, out).to(out.device).to(out.dtype)
     if not out.requires_grad:
         return [None] * len(wanted)
     return list(differentiate(out, [inputs[j] for j in wanted], v, retain_graph=True, allow_unused=True))
@@ -73,10 +85,10 @@ class _Check:
         """Every entry of every Jacobian."""
         for place, j in enumerate(self.wanted):
             x = self.inputs[j]
-            units = np.eye(x.numel())
+            units = np.eye(_size(x))
             numeric = [_differences(self.func, self.inputs, j, u, self.eps) for u in units]
             for i, out in enumerate(self.outs):
-                table = np.array([column[i] for column in numeric]).reshape(x.numel(), out.numel())
+                table = np.array([column[i] for column in numeric]).reshape(_size(x), _size(out))
                 what = f"output {i} with respect to input {j}"
                 if backward:
                     self.compare(self.by_rows(i, place, x), table, what)
@@ -89,10 +101,10 @@ class _Check:
         tables = []
         for _ in range(2):
             rows = []
-            for unit in np.eye(self.outs[i].numel()):
+            for unit in np.eye(_size(self.outs[i])):
                 g = _pulled(self.outs, i, self.inputs, self.wanted, unit)[place]
-                rows.append(np.zeros(x.numel()) if g is None else _flat(g))
-            tables.append(np.array(rows).reshape(self.outs[i].numel(), x.numel()).T)
+                rows.append(np.zeros(_size(x)) if g is None else _flat(g))
+            tables.append(np.array(rows).reshape(_size(self.outs[i]), _size(x)).T)
         if not np.allclose(*tables, rtol=0, atol=self.nondet_tol, equal_nan=True):
             raise GradcheckError(f"gradcheck: expected backward to give the same gradients twice, got a difference of "
                                  f"{np.abs(tables[0] - tables[1]).max():.3g}; "
@@ -102,7 +114,7 @@ class _Check:
     def pushed(self, j, delta):
         """The tangents of all outputs when input j moves along delta."""
         x = self.inputs[j]
-        tangent = from_array(delta.reshape(tuple(x.shape))).to(x.device).to(x.dtype)
+        tangent = _shaped(delta, x).to(x.device).to(x.dtype)
 
         def outputs(v):
             return tuple(_outputs(self.func, [*self.inputs[:j], v, *self.inputs[j + 1:]]))
@@ -113,12 +125,12 @@ class _Check:
         """One number a Jacobian: both sides multiplied with random directions."""
         rng = np.random.default_rng(0)
         for place, j in enumerate(self.wanted):
-            u = rng.standard_normal(self.inputs[j].numel())
+            u = rng.standard_normal(_size(self.inputs[j]))
             u /= max(np.linalg.norm(u), 1e-12)
             numeric = _differences(self.func, self.inputs, j, u, self.eps)
             moved = self.pushed(j, u) if forward else None
             for i, out in enumerate(self.outs):
-                v = rng.standard_normal(out.numel())
+                v = rng.standard_normal(_size(out))
                 v /= max(np.linalg.norm(v), 1e-12)
                 what = f"output {i} with respect to input {j}, along random directions"
                 if backward:
@@ -129,7 +141,7 @@ class _Check:
 
     def shapes_and_dtypes(self):
         for i, out in enumerate(self.outs):
-            for j, g in zip(self.wanted, _pulled(self.outs, i, self.inputs, self.wanted, np.ones(out.numel()))):
+            for j, g in zip(self.wanted, _pulled(self.outs, i, self.inputs, self.wanted, np.ones(_size(out)))):
                 x = self.inputs[j]
                 if g is not None and (g.shape != x.shape or g.dtype is not x.dtype):
                     raise GradcheckError(f"gradcheck: expected a gradient of shape {x.shape} and {x.dtype} for input {j}, got {g.shape} "
@@ -155,7 +167,8 @@ def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=
               check_grad_dtypes=False,
               check_batched_grad=False, check_batched_forward_grad=False, check_forward_ad=False, check_backward_ad=True, fast_mode=False,
               masked=None):
-    """Whether the gradients of `func` at `inputs` (float64 recommended) agree with finite differences of step `eps`.
+    """Whether the gradients of `func` at `inputs` (float64 or complex128 recommended) agree with finite differences of step
+    `eps`. Complex numbers are moved along both axes.
 
     Raises GradcheckError where they do not, or returns False with `raise_exception=False`. `fast_mode` compares random
     projections of the Jacobians instead of every entry. `masked` and the batched checks are accepted and do nothing.
@@ -218,6 +231,7 @@ def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=
 
 
 def _random_like(o, rng, gapped):
-    array = rng.standard_normal((*o.shape, 2) if gapped else tuple(o.shape))
+    shape = (*o.shape, 2) if gapped else tuple(o.shape)
+    array = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if o.dtype.is_complex else 0)
     out = from_array(np.asarray(array)).to(o.device).to(o.dtype)
     return (out[..., 0] if gapped else out).detach().requires_grad_()

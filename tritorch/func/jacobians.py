@@ -1,6 +1,7 @@
 """Jacobians and Hessians of functions, by reverse and by forward mode, one row or column at a time."""
 import functools
 
+from tritorch.errors import check
 from tritorch.func.transforms import jvp, picked_arguments, vjp
 from tritorch.ops.shaping import stack
 from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_structure
@@ -12,6 +13,11 @@ def _units(x):
         unit = x.new_zeros(x.numel())
         unit[k] = 1
         yield unit.reshape(x.shape)
+
+
+def _all_real(name, what, tree):
+    for x in tree_leaves(tree):
+        check(not x.dtype.is_complex, name, f"real {what}", x.dtype, use="view_as_real and view_as_complex")
 
 
 def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None, _preallocate_and_copy=False):
@@ -28,7 +34,9 @@ def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None, _preallocate_and_
     @functools.wraps(func)
     def wrapped(*args, **kwargs):
         of_picked, given = picked_arguments("jacrev", func, args, argnums, kwargs)
+        _all_real("jacrev", "inputs", given)
         made, pull, *aux = vjp(of_picked, *given, has_aux=has_aux)
+        _all_real("jacrev", "outputs", made)
         outs, form = tree_flatten(made)
 
         def row(i, out):
@@ -62,6 +70,7 @@ def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
     @functools.wraps(func)
     def wrapped(*args, **kwargs):
         of_picked, given = picked_arguments("jacfwd", func, args, argnums, kwargs)
+        _all_real("jacfwd", "inputs", given)
         flat, form = tree_flatten(given)
         columns, aux = [], None                                          # for each argument, by its elements, the tangents of all outputs
         for k, x in enumerate(flat):
@@ -81,6 +90,7 @@ def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
             tree = tree_structure(given).unflatten(parts)
             return tree[0] if isinstance(argnums, int) else tree
 
+        _all_real("jacfwd", "outputs", made)
         outs, form_made = tree_flatten(made)
         out = form_made.unflatten([row(i, o) for i, o in enumerate(outs)])
         return (out, aux) if has_aux else out

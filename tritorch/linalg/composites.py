@@ -10,12 +10,14 @@ from tritorch.linalg.solving import inv, solve
 from tritorch.linalg.spectral import eigvalsh, svdvals
 from tritorch.ops import compare, copy, create
 from tritorch.ops.composite import composite
+from tritorch.ops.embedded import least_squares
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.matrices import check_matrices, result
 from tritorch.ops.precise_product import precise_product
 from tritorch.ops.pseudo_inverse import above, pinv, tolerances
 from tritorch.ops.solving import inverse_of
 from tritorch.ops.triangular import substitute
+from tritorch.pairs import adjoint
 
 lstsq_result = result("linalg_lstsq", "solution residuals rank singular_values")
 DRIVERS = "gels", "gelsy", "gelsd", "gelss"
@@ -49,12 +51,12 @@ def lstsq(input, b, rcond=None, *, driver=None):
     b = b.unsqueeze(-1) if vector else b
     check_matrices(name, A=input, B=b)
     check(input.shape[:-1] == b.shape[:-1], name, "as many rows in b as in input, and equal batches", input.shape, b.shape)
-    nothing = create.new_zeros(input, 0)
+    nothing = create.new_zeros(input, 0, dtype=input.dtype.to_real())
     rank, values, (m, n) = nothing.to(types.int64), nothing, input.shape[-2:]
     if driver == "gels":
         X = full_rank(input, b)
     else:
-        rcond = finfo(input.dtype).eps * max(m, n) if rcond is None else rcond
+        rcond = finfo(input.dtype.to_real()).eps * max(m, n) if rcond is None else rcond
         X = precise_product(pinv(input, rtol=rcond), b)
         with no_grad():
             S = svdvals(input)
@@ -62,20 +64,22 @@ def lstsq(input, b, rcond=None, *, driver=None):
         values = S if driver != "gelsy" else nothing
     residuals = nothing
     if m > n and driver != "gelsy" and (driver == "gels" or bool((rank == n).all())):
-        residuals = (precise_product(input, X) - b).square().sum(-2)
+        residuals = (precise_product(input, X) - b).abs().square().sum(-2)
     return lstsq_result(X.squeeze(-1) if vector else X, residuals, rank, values)
 
 
 def full_rank(A, B):
     """X of the least norm that makes ‖A X - B‖ small, by A = Q R, or Aᵀ = Q R where there are more columns than rows."""
+    if A.dtype.is_complex and A.device.type != "cpu":
+        return least_squares(full_rank, A, B)
     wide = A.shape[-1] > A.shape[-2]
-    Q, R = qr_factors(A.mT if wide else A, False)
+    Q, R = qr_factors(adjoint(A) if wide else A, False)
     if A.device.type == "cpu":
         ends = (R.detach().diagonal(0, -2, -1) == 0).any(-1)
         if ends.any():
             raise LinAlgError(sentence("linalg.lstsq", "matrices of full rank", "others", use="driver='gelsd'"))
-    return (precise_product(Q, substitute(R.mT, B, False, False)) if wide
-            else substitute(R, precise_product(Q.mT, B), True, False))
+    return (precise_product(Q, substitute(adjoint(R), B, False, False)) if wide
+            else substitute(R, precise_product(adjoint(Q), B), True, False))
 
 
 # ------------------------------------------------------------------ ranks and conditions
@@ -113,7 +117,7 @@ def cond(input, p=None, *, out=None):
     square = p not in (None, 2, -2)
     check_matrices("linalg.cond", square, A=input)
     if not input.numel():
-        return copy.deliver(create.new_zeros(input, input.shape[:-2]), out)
+        return copy.deliver(create.new_zeros(input, input.shape[:-2], dtype=input.dtype.to_real()), out)
     if not square:
         S = svdvals(input)
         most, least = S[..., 0], S[..., -1]

@@ -34,7 +34,8 @@ def cholesky_ex(input, *, upper=False, check_errors=False, out=None):
 
 @composite
 def cholesky(input, *, upper=False, out=None):
-    """L with A = L Lᵀ, lower triangular, for symmetric positive definite A = input (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
+    """L with A = L Lᴴ, lower triangular, for symmetric or Hermitian positive definite A = input (…, n, n); if `upper`, U = Lᴴ. float32 or
+    float64.
 
     Only the lower (if `upper`, the upper) triangle of A is read; the gradient is symmetric. Raises LinAlgError where A is not positive
     definite. (I. Murray, "Differentiation of the Cholesky decomposition", 2016)

@@ -68,8 +68,9 @@ def cross(input, other, *, dim=-1, out=None):
 
 
 def vecdot(x, y, *, dim=-1, out=None):
-    """The dot products of vectors along `dim`."""
-    return copy.deliver((x * y).sum(dim), out)
+    """The dot products of vectors along `dim`, those of x conjugated."""
+    check(x.dtype is y.dtype, "linalg.vecdot", "vectors of one dtype", x.dtype, y.dtype)
+    return copy.deliver((x.conj() * y).sum(dim), out)
 
 
 def diagonal(A, *, offset=0, dim1=-2, dim2=-1):

@@ -1,5 +1,5 @@
 """Systems of equations, inverses and determinants."""
-from tritorch.ops import copy, solving
+from tritorch.ops import copy, determinants, solving
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import refuse, result
@@ -79,7 +79,7 @@ def inv_ex(A, *, check_errors=False, out=None):
 
 
 def lu_solve(LU, pivots, B, *, left=True, adjoint=False, out=None):
-    """X with A X = B (X A = B if not `left`, with Aᵀ in A's place if `adjoint`) from what `lu_factor` gives for A (…, n, n).
+    """X with A X = B (X A = B if not `left`, with Aᴴ in A's place if `adjoint`) from what `lu_factor` gives for A (…, n, n).
 
     >>> import tritorch as torch
     >>> LU, pivots = torch.linalg.lu_factor(torch.tensor([[0.0, 2.0], [4.0, 0.0]]))
@@ -98,4 +98,4 @@ def slogdet(A, *, out=None):
     >>> torch.linalg.slogdet(torch.eye(2)).logabsdet
     tensor(0.)
     """
-    return deliver_all(slogdet_result, solving.slogdet(A), out)
+    return deliver_all(slogdet_result, determinants.slogdet(A), out)

@@ -1,4 +1,6 @@
 """Moving and converting a module: the same Parameter objects get new memory, so that optimizers keep working."""
+import warnings
+
 from tritorch.autograd.modes import no_grad
 from tritorch.device import device as Device
 from tritorch.dtype import as_dtype, bfloat16, float16, float32, float64
@@ -30,7 +32,8 @@ class Conversion:
         return self
 
     def to(self, *args, **kwargs):
-        """Move and convert parameters and buffers in place: `to(device)`, `to(dtype)`, `to(tensor)`; only floating ones change dtype.
+        """Move and convert parameters and buffers in place: `to(device)`, `to(dtype)`, `to(tensor)`; only floating and complex ones change
+        dtype, complex ones to a real dtype too, which keeps their real parts: `float()` and its like leave them as they are.
         `to(memory_format=torch.channels_last)` is for those of 4 dims (channels_last_3d: of 5): the weights of convolutions.
 
         >>> import tritorch as torch
@@ -38,12 +41,14 @@ class Conversion:
         tritorch.float64
         """
         device, dtype, rest = _parse_to(*args, **kwargs)
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"Module.to: expected a floating dtype, got {dtype}")
+        if dtype is not None and not dtype.has_gradients:
+            raise TypeError(f"Module.to: expected a floating or complex dtype, got {dtype}")
+        if dtype is not None and dtype.is_complex:
+            warnings.warn(f"Module.to: not every module works with {dtype}, and real parameters become complex ones, too", stacklevel=2)
         wanted = rest.pop("memory_format", None)
 
         def convert(t):
-            kind = dtype if dtype and t.is_floating_point() else t.dtype
+            kind = dtype if dtype and t.dtype.has_gradients else t.dtype
             return t.to(device=device or t.device, dtype=kind, memory_format=wanted if t.ndim in (4, 5) else None, **rest)
 
         return self._apply(convert)
@@ -60,21 +65,24 @@ class Conversion:
         """Convert all parameters and buffers."""
         return self._apply(lambda t: t.type(dst_type))
 
+    def _real_to(self, dtype):
+        return self._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+
     def float(self):
         """Convert floating parameters and buffers to float32."""
-        return self.to(float32)
+        return self._real_to(float32)
 
     def double(self):
         """Convert floating parameters and buffers to float64."""
-        return self.to(float64)
+        return self._real_to(float64)
 
     def half(self):
         """Convert floating parameters and buffers to float16."""
-        return self.to(float16)
+        return self._real_to(float16)
 
     def bfloat16(self):
         """Convert floating parameters and buffers to bfloat16."""
-        return self.to(bfloat16)
+        return self._real_to(bfloat16)
 
     def to_empty(self, *, device, recurse=True):
         """Unset parameters and buffers of the same shapes on a device."""

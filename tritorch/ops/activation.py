@@ -6,21 +6,22 @@ import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check, explained, refuse_misuse, sentence
-from tritorch.ops import compare, pointwise, special
+from tritorch.ops import compare, complex_arrays, pointwise, special
 from tritorch.ops.arrays import fills, keep, number
-from tritorch.ops.elementwise import binary, floats, numbers, unary
+from tritorch.ops.elementwise import binary, floats, floats_or_complex, numbers, unary
+from tritorch.pairs import HOLOMORPHIC, OWN
 
 K = kernels("activation")
 _unary = functools.partial(unary, functions=K, result=floats)
 _INV_SQRT2, _INV_SQRT_2PI, _SQRT_2_PI = 1 / math.sqrt(2), 1 / math.sqrt(2 * math.pi), math.sqrt(2 / math.pi)
 
 
-def _slope(name, doc, cpu, formula, attrs=(), source="input"):
+def _slope(name, doc, cpu, formula, attrs=(), source="input", **options):
     """The derivative of an activation times the arriving gradient: an operator of (g, input or output, attributes) with the
     formula's gradients."""
     defaults = [v for _, v in attrs]
     made = binary(name, doc, cpu, functions=K, names=("g_out", source), attrs=attrs,
-                  samples=lambda make: [(make(2, 5), make(2, 5), *defaults)])
+                  samples=lambda make: [(make(2, 5), make(2, 5), *defaults)], **options)
     made.formula(formula)
     return made
 
@@ -182,13 +183,20 @@ def _silu_backward(out, g, x):
     out *= g
 
 
+def _silu_backward_complex(g, x):
+    s = complex_arrays.sigmoid(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
 def _silu_formula(g_out, input):
     s = pointwise.sigmoid(input)
     return g_out * s * (1 + input * (1 - s))
 
 
-silu_backward = _slope("silu_backward", "g · σ(x)·(1 + x·(1 - σ(x))).", _silu_backward, _silu_formula)
-silu = _unary("silu", "x · σ(x) (also called swish).", _silu, grad=lambda g, input: silu_backward(g, input))
+silu_backward = _slope("silu_backward", "g · σ(x)·(1 + x·(1 - σ(x))).", _silu_backward, _silu_formula, complex=OWN,
+                       complex_cpu=_silu_backward_complex)
+silu = _unary("silu", "x · σ(x) (also called swish).", _silu, result=floats_or_complex, grad=lambda g, input: silu_backward(g, input),
+              complex=HOLOMORPHIC, complex_cpu=lambda x: x * complex_arrays.sigmoid(x))
 
 
 def _softplus(x, beta, threshold):

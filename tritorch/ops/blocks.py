@@ -7,6 +7,7 @@ from tritorch.errors import check
 from tritorch.ops import view
 from tritorch.ops.avg_pooling import launch_places
 from tritorch.ops.indexing import finish, in_order
+from tritorch.pairs import Parts
 
 K = kernels("blocks")
 UNROLLED = 16                                                                # taps of the largest kernel whose loop is unrolled
@@ -102,6 +103,9 @@ def fold_images_cuda(out, input, size, kernel, dilation, padding, stride):
     else:
         launch_places(K.fold_kernel, (out,), (columns,), out.shape, *size, *many, STRIDE=stride, PADDING=padding, DILATION=dilation,
                       KERNEL=kernel, UNROLL=kernel[0] * kernel[1] <= UNROLLED)
+
+
+unfold_images.complex, fold_images.complex = Parts(words=True), Parts()
 
 
 @unfold_images.grad("input")

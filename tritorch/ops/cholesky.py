@@ -25,6 +25,7 @@ from tritorch.ops.matrices import (
 )
 from tritorch.ops.triangles import diag_embed, triangle
 from tritorch.ops.triangular import solve_in_place, substitute
+from tritorch.pairs import OWN, adjoint
 from tritorch.shape import next_power_of_2
 
 K = kernels("cholesky")
@@ -54,6 +55,10 @@ def cholesky_factor_cpu(L, info, A, upper):
 
 @cholesky_factor.impl("cuda")
 def cholesky_factor_cuda(L, info, A, upper):
+    if L.dtype.is_complex:
+        from tritorch.ops.embedded import cholesky_embedded
+
+        return cholesky_embedded(L, info, A, upper)
     codes = place_for(info, prod(info.shape))
     codes.fill_(0)
     if not L.numel():
@@ -80,10 +85,13 @@ def cholesky_factor_cuda(L, info, A, upper):
     deliver(info, codes)
 
 
+cholesky_factor.complex = OWN
+
+
 @cholesky_factor.grad("A")
 def cholesky_factor_grad(g_L, L, upper):
-    lower, g = (L.mT, g_L.mT) if upper else (L, g_L)
-    return symmetric(solve_both(lower, halved(lower.mT @ g)))
+    lower, g = (adjoint(L), adjoint(g_L)) if upper else (L, g_L)
+    return symmetric(solve_both(lower, halved(adjoint(lower) @ g)))
 
 
 def halved(x):
@@ -92,14 +100,14 @@ def halved(x):
 
 
 def solve_both(lower, x):
-    """L⁻ᵀ x L⁻¹."""
-    left = substitute(lower.mT, x, True, False)
-    return substitute(lower.mT, left.mT, True, False).mT
+    """L⁻ᵀ x L⁻¹, of complex numbers with the adjoint in the place of the transpose."""
+    upper = adjoint(lower)
+    return adjoint(substitute(upper, adjoint(substitute(upper, x, True, False)), True, False))
 
 
 def symmetric(x):
-    """The symmetric part."""
-    return (x + x.mT) / 2
+    """The symmetric, or Hermitian, part."""
+    return (x + adjoint(x)) / 2
 
 
 @cholesky_factor.samples
@@ -114,7 +122,7 @@ def cholesky_factor_samples(make):
 def definite(make, *shape):
     """A sample of symmetric positive definite matrices."""
     x = make(*shape, dtype=precise(make), grad=False)
-    x = x @ x.mT / max(shape[-1], 1)
+    x = x @ adjoint(x) / max(shape[-1], 1)
     x.diagonal(0, -2, -1).add_(1)
     return x.requires_grad_()
 
@@ -164,8 +172,8 @@ def cholesky_solve(input, input2, upper=False, *, out=None):
     check_matrices("cholesky_solve", False, B=input, L=input2)
     check(input2.shape[-1] == input2.shape[-2] == input.shape[-2], "cholesky_solve", "a square input2 of input's rows", input2.shape,
           input.shape)
-    lower = input2.mT if upper else input2
-    return copy.deliver(substitute(lower.mT, substitute(lower, input, False, False), True, False), out, exact=True)
+    lower = adjoint(input2) if upper else input2
+    return copy.deliver(substitute(adjoint(lower), substitute(lower, input, False, False), True, False), out, exact=True)
 
 
 @composite
@@ -177,8 +185,8 @@ def cholesky_inverse(input, upper=False, *, out=None):
     tensor([[0.2500]])
     """
     check_matrices("cholesky_inverse", True, L=input)
-    lower = input.mT if upper else input
+    lower = adjoint(input) if upper else input
     half = substitute(lower, create.eye(input.shape[-1], dtype=input.dtype, device=input.device), False, False)
-    return copy.deliver(substitute(lower.mT, half, True, False), out, exact=True)
+    return copy.deliver(substitute(adjoint(lower), half, True, False), out, exact=True)
 
 

@@ -8,9 +8,10 @@ from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse, tensors
 from tritorch.ops import copy, create, elementwise
 from tritorch.ops.arrays import fills, keep, number
-from tritorch.ops.elementwise import boolean, floats, integers, numbers
+from tritorch.ops.complex import view_as_complex, view_as_real
+from tritorch.ops.elementwise import boolean, floats_or_complex, integers, numbers
 from tritorch.ops.loops import launch_elementwise
-from tritorch.pairs import OWN
+from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.tensor import Tensor
 
 K = kernels("compare")
@@ -48,7 +49,7 @@ def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     check(input.dtype is other.dtype, "isclose", "two tensors of one dtype", input.dtype, other.dtype)
     check(rtol >= 0 and atol >= 0, "isclose", "tolerances that are not negative", rtol, atol)
     close = eq(input, other)
-    if input.dtype.is_floating_point:
+    if input.dtype.has_gradients:
         if equal_nan:
             close = logical_or(close, logical_and(isnan(input), isnan(other)))
         near = le((input - other).abs(), other.abs() * rtol + atol)
@@ -65,19 +66,19 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 
 # ------------------------------------------------------------------ predicates
-def _predicate(name, doc, fn, whole):
+def _predicate(name, doc, fn, whole, complex=None):
     """A question to floating numbers; of integers the answer is always `whole`."""
 
     def cpu(x):
-        return fn(x) if x.dtype.kind == "f" else np.full(x.shape, whole)
+        return fn(x) if x.dtype.kind in "fc" else np.full(x.shape, whole)
 
-    return unary(name, doc, cpu, result=boolean, samples=lambda make: [
+    return unary(name, doc, cpu, result=boolean, complex=complex, samples=lambda make: [
         (make(4, **WHOLE),), (create.tensor([1.0, float("nan"), float("inf"), -float("inf"), -0.0], device=make(1).device),)])
 
 
-isnan = _predicate("isnan", "Whether an element is NaN.", np.isnan, False)
-isinf = _predicate("isinf", "Whether an element is infinite.", np.isinf, False)
-isfinite = _predicate("isfinite", "Whether an element is neither infinite nor NaN.", np.isfinite, True)
+isnan = _predicate("isnan", "Whether an element is NaN.", np.isnan, False, OWN)
+isinf = _predicate("isinf", "Whether an element is infinite.", np.isinf, False, OWN)
+isfinite = _predicate("isfinite", "Whether an element is neither infinite nor NaN.", np.isfinite, True, OWN)
 isposinf = _predicate("isposinf", "Whether an element is +∞.", np.isposinf, False)
 isneginf = _predicate("isneginf", "Whether an element is -∞.", np.isneginf, False)
 signbit = unary("signbit", "Whether the sign bit is set (also that of -0).", lambda x: np.signbit(x) if x.dtype.kind == "f" else x < 0,
@@ -91,17 +92,21 @@ def is_nonzero(input):
 
 
 def isreal(input):
-    """All true: there are no complex tensors."""
-    return create.ones_like(input, dtype=types.bool)
+    """Whether the imaginary part is 0; of real tensors all true.
+
+    >>> import tritorch as torch; torch.isreal(torch.tensor([1 + 2j, 3])).tolist()
+    [False, True]
+    """
+    return eq(input.imag, 0) if input.dtype.is_complex else create.ones_like(input, dtype=types.bool)
 
 
 # ------------------------------------------------------------------ logic and bits
-logical_not = unary("logical_not", "Whether an element is zero.", np.logical_not, result=boolean,
+logical_not = unary("logical_not", "Whether an element is zero.", np.logical_not, result=boolean, complex=OWN,
                     samples=lambda make: [(make(6, integer=True, low=0, high=2),)])
 
 
 def _logic(name, doc, ufunc):
-    return binary(name, doc, ufunc, result=boolean, tensors="input other",
+    return binary(name, doc, ufunc, result=boolean, tensors="input other", complex=OWN,
                   samples=lambda make: [(make(3, 4, integer=True, low=0, high=2), make(4, integer=True, low=0, high=2))])
 
 
@@ -149,7 +154,7 @@ _whole_workloads(bitwise_not, 1)
 
 def invert(input):
     """`~input`."""
-    check(not input.dtype.is_floating_point, "~", "integers or bools", input.dtype, error=TypeError)
+    check(not input.dtype.has_gradients, "~", "integers or bools", input.dtype, error=TypeError)
     return bitwise_not(input)
 
 
@@ -253,6 +258,7 @@ def clamp(input, min=None, max=None, *, out=None):
     """
     try:
         check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
+        check(not isinstance(min, complex) and not isinstance(max, complex), "clamp", "real bounds", min, max)
         plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
         if plain and not input.dtype.is_floating_point:
             given = [bound for bound in (min, max) if bound is not None]
@@ -293,7 +299,9 @@ def clamp_max(input, max, *, out=None):
 
 
 def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
-    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
+    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
+    if input.dtype.is_complex:
+        return copy.deliver(view_as_complex(nan_to_num(view_as_real(input), nan, posinf, neginf)), out)
     if not input.dtype.is_floating_point:
         return copy.deliver(input.clone(), out)
     limits = types.finfo_of(input.dtype)
@@ -308,7 +316,7 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None
     home = (elements if isinstance(elements, Tensor) else test_elements).device
     elements, tests = [x if isinstance(x, Tensor) else create.tensor(x, device=home) for x in (elements, test_elements)]
     for x in (elements, tests):
-        check(x.dtype is not types.bool, "isin", "numbers", x.dtype)
+        check(x.dtype is not types.bool and not x.dtype.is_complex, "isin", "real numbers", x.dtype)
     found = eq(elements.unsqueeze(-1), tests.reshape(-1)).any(-1) if tests.numel() else create.zeros_like(elements, dtype=types.bool)
     return copy.deliver(logical_not(found) if invert else found, out, exact=True)
 
@@ -328,35 +336,41 @@ def _lerp_dtype(name, input, end, weight):
     if isinstance(weight, Tensor) and weight.shape:                      # one of no dims is a number
         kinds.add(weight.dtype)
     check(len(kinds) == 1, name, "tensors of one dtype", *kinds)
-    return floats(name, input, end)
+    return floats_or_complex(name, input, end)
 
 
 def _divisible(name, input, tensor1, tensor2):
-    floats(name, tensor1, tensor2)
+    floats_or_complex(name, tensor1, tensor2)
     return promote(input, tensor1, tensor2)
 
 
 lerp = ternary("lerp", "input + weight · (end - input).", _lerp, result=_lerp_dtype, names=("input", "end", "weight"),
-               samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
+               complex=HOLOMORPHIC, samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
     "input": lambda g, weight: g * (1 - weight), "end": lambda g, weight: g * weight, "weight": lambda g, input, end: g * (end - input)})
 addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * number(x.dtype, value),
                         "addcmul",
-                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),),
+                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), complex=HOLOMORPHIC,
                         samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
     "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * (tensor2 * value),
     "tensor2": lambda g, tensor1, value: g * (tensor1 * value)})
 addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * number(x.dtype, value),
                         "addcdiv", result=_divisible,
-                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),),
+                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), complex=HOLOMORPHIC,
                         samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
     "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * value / tensor2,
     "tensor2": lambda g, tensor1, tensor2, value: -g * (tensor1 / tensor2 / tensor2 * value)})
+
+
+def _real_value(name, value, *tensors):
+    """A complex value would be cut off beside real tensors."""
+    check(not isinstance(value, complex) or any(x.dtype.is_complex for x in tensors), name, "a real value for real tensors", value)
 
 
 def addcmul(input, tensor1, tensor2, last=None, *, value=1, out=None):
     """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) works too."""
     if last is not None:
         value, tensor1, tensor2 = tensor1, tensor2, last
+    _real_value("addcmul", value, input, tensor1, tensor2)
     return addcmul_value(input, tensor1, tensor2, value) if out is None else addcmul_value.into(out, input, tensor1, tensor2, value)
 
 
@@ -364,4 +378,5 @@ def addcdiv(input, tensor1, tensor2, last=None, *, value=1, out=None):
     """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) works too."""
     if last is not None:
         value, tensor1, tensor2 = tensor1, tensor2, last
+    _real_value("addcdiv", value, input, tensor1, tensor2)
     return addcdiv_value(input, tensor1, tensor2, value) if out is None else addcdiv_value.into(out, input, tensor1, tensor2, value)

@@ -5,6 +5,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, tensors
 from tritorch.ops import copy, view
+from tritorch.ops.complex_arrays import parts
 from tritorch.ops.elementwise import binary, one_dtype, unary
 from tritorch.pairs import MADE, OWN
 from tritorch.tensor import strided
@@ -132,19 +133,30 @@ complex = binary("complex", """real + i · imag, elementwise, broadcast; of two 
 
     >>> import tritorch as torch; torch.complex(torch.tensor([1.0]), torch.tensor([2.0]))
     tensor([1.+2.j])
-    """, lambda x, y: x + y * np.asarray(1j, y.dtype), "complex", names=("real", "imag"), tensors="input other", result=_complex_dtype,
+    """, lambda x, y: parts(x.real, y.real, y.dtype), "complex", names=("real", "imag"), tensors="input other", result=_complex_dtype,
                  complex=MADE, grad_input=lambda g: real(g), grad_other=lambda g: imag(g))
 polar = binary("polar", """abs · (cos angle + i · sin angle), elementwise, broadcast; of two tensors of float32 or of float64.
 
     >>> import tritorch as torch; torch.polar(torch.tensor([2.0]), torch.tensor([0.0]))
     tensor([2.+0.j])
-    """, lambda x, y: x.real * np.exp(1j * y.real), "polar", names=("abs", "angle"), tensors="input other", result=_complex_dtype,
+    """, lambda x, y: parts(x.real * np.cos(y.real), x.real * np.sin(y.real), y.dtype), "polar", names=("abs", "angle"),
+               tensors="input other", result=_complex_dtype,
                complex=MADE, grad_input=lambda g, abs, angle: real(g * polar(abs * 0 + 1, -angle)),
                grad_other=lambda g, out: imag(g * conj(out)))
-times_i = unary("times_i", "i · input.", lambda x: x * np.asarray(1j, x.dtype), result=lambda name, x: x.dtype.to_complex(), complex=OWN,
-                grad=lambda g: -times_i(g))
+times_i = unary("times_i", "i · input.", lambda x: parts(-x.imag, x.real, x.dtype), complex=OWN,
+                result=lambda name, x: x.dtype.to_complex(), grad=lambda g: -times_i(g))
 conjugate = unary("conjugate", "The conjugate of a complex tensor: the imaginary parts with the other sign.", np.conj, complex=OWN,
                   domain={"complex": True}, grad=lambda g: conj(g))
+
+angle_of = unary("angle_of", "The angle of a complex number in the plane, in [-π, π].", np.angle, "angle", complex=OWN,
+                 domain={"complex": True},
+                 result=lambda name, x: x.dtype.to_real(), grad=lambda g, input: _angle_grad(g, input))
+
+
+def _angle_grad(g, input):
+    """i · input / |input|², 0 at 0."""
+    size = input.real * input.real + input.imag * input.imag
+    return (times_i(input) * (g / size)).masked_fill(size == 0, 0)
 
 
 def conj(input):

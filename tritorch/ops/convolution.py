@@ -11,6 +11,7 @@ from tritorch.errors import check, explained, refuse_misuse, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
 from tritorch.ops.products import one_dtype
+from tritorch.pairs import HOLOMORPHIC
 from tritorch.tensor import own
 
 
@@ -20,6 +21,15 @@ def _check(name, channels, weight, groups, image):
     check(groups > 0 and weight[0] % groups == 0, name, "groups that divide the weights", groups, tuple(weight))
     check(min(weight[2:]) > 0, name, "weights of at least one tap", tuple(weight))
     check(image.shape[1] == channels, name, f"an input of {channels} channels for weights {tuple(weight)} in {groups} groups", image.shape)
+
+
+def _on_cuda(out):
+    """The module of real or of complex convolutions."""
+    if out.dtype.is_complex:
+        from tritorch.ops import complex_convolution
+
+        return complex_convolution
+    return convolution_cuda
 
 
 # ------------------------------------------------------------------ forward
@@ -56,7 +66,7 @@ def convolution_on_cpu(out, input, weight, bias, size, stride, padding, dilation
 
 @convolution.impl("cuda")
 def convolution_on_cuda(out, input, weight, bias, size, stride, padding, dilation, groups):
-    convolution_cuda.convolve(out, input, weight, bias, stride, padding, dilation, groups)
+    _on_cuda(out).convolve(out, input, weight, bias, stride, padding, dilation, groups)
 
 
 @convolution.grad("input")
@@ -154,7 +164,7 @@ def convolution_input_on_cpu(out, gradient, weight, size, stride, padding, dilat
 
 @convolution_input.impl("cuda")
 def convolution_input_on_cuda(out, gradient, weight, size, stride, padding, dilation, groups):
-    convolution_cuda.convolve_input(out, gradient, weight, stride, padding, dilation, groups)
+    _on_cuda(out).convolve_input(out, gradient, weight, stride, padding, dilation, groups)
 
 
 @convolution_input.grad("gradient")
@@ -214,7 +224,7 @@ def convolution_weight_on_cpu(out, gradient, input, size, stride, padding, dilat
 
 @convolution_weight.impl("cuda")
 def convolution_weight_on_cuda(out, gradient, input, size, stride, padding, dilation, groups):
-    convolution_cuda.convolve_weight(out, gradient, input, stride, padding, dilation, groups)
+    _on_cuda(out).convolve_weight(out, gradient, input, stride, padding, dilation, groups)
 
 
 @convolution_weight.grad("gradient")
@@ -241,6 +251,9 @@ def convolution_weight_errors(make):
 
 
 convolution_weight.workloads(_timed(lambda x, w, y, make: (make(y), make(x), w[2:])))
+
+
+convolution.complex = convolution_input.complex = convolution_weight.complex = HOLOMORPHIC
 
 
 # ------------------------------------------------------------------ PyTorch's functions

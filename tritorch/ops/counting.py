@@ -5,8 +5,8 @@ from collections import namedtuple
 
 from tritorch.device import as_device
 from tritorch.dtype import types
-from tritorch.errors import check, explained, whole_numbers
-from tritorch.ops import compare, copy, create
+from tritorch.errors import check, explained, sentence, whole_numbers
+from tritorch.ops import compare, copy, create, spaces
 from tritorch.ops.shaping import stack
 from tritorch.ops.sorting import searchsorted
 from tritorch.shape import prod
@@ -96,7 +96,7 @@ def _edges(name, points, bins, span, D):
         low, high = span[2 * d:2 * d + 2] if span is not None else (x.min().item(), x.max().item()) if x.numel() else (0.0, 1.0)
         check(math.isfinite(low) and math.isfinite(high) and low <= high, name, "a finite range that does not fall", (low, high))
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-        found.append(create.linspace(low, high, count + 1, dtype=points.dtype, device=points.device))
+        found.append(spaces.linspace(low, high, count + 1, dtype=points.dtype, device=points.device))
     return found
 
 
@@ -113,6 +113,8 @@ def range(start, end, step=1, *, out=None, dtype=None, layout=None, device=None,
     check(math.isfinite(start) and math.isfinite(end), "range", "finite bounds", (start, end))
     check((end - start) * step >= 0, "range", "bounds in the direction of the step", (start, end), step)
     dtype = out.dtype if out is not None else types.get_default_dtype() if dtype is None else types.as_dtype(dtype)
+    if dtype.is_complex:
+        raise NotImplementedError(sentence("range", "a real dtype", dtype))
     if not dtype.is_floating_point:
         start, end, step = int(start), int(end), int(step)
         check(step != 0, "range", "a step other than 0", step)

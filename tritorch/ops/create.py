@@ -1,4 +1,4 @@
-"""Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `linspace`, `eye` and their like."""
+"""Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `eye` and their like; see also `spaces`."""
 import math
 import numbers
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, no_sizes, real_numbers, sentence, whole_numbers
+from tritorch.errors import check, no_sizes, sentence, whole_numbers
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.copy import check_fits
+from tritorch.pairs import Parts
 from tritorch.quiet import quietly
 from tritorch.shape import cdiv, ordered_strides
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
@@ -27,8 +28,11 @@ NUMBERS = {bool, int, float, complex}
 # ------------------------------------------------------------------ operators
 @op
 def ramp(start, step, count, dtype, device):
-    """start + k·step for k < count, computed in float64 (int64 for integers) and rounded once."""
+    """start + k·step for k < count, computed in float64 (int64 for integers) and rounded once; both parts of complex numbers."""
     return (count,), dtype, device
+
+
+ramp.complex = Parts(values=("start", "step"))
 
 
 @ramp.impl("cpu")
@@ -52,6 +56,7 @@ def ramp_samples(make):
     yield 5, -2, 4, types.int32, place
     yield 0.0, 1.0, 0, types.float32, place
     yield 1, 1, 5, types.bfloat16, place
+    yield 1 + 2j, 0.5 - 1j, 5, types.complex64, place
 
 
 @ramp.workloads
@@ -218,6 +223,7 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     if end is None:
         start, end = 0, start
     start, end, step = [v.item() if isinstance(v, Tensor) else v for v in (start, end, step)]
+    check(not any(isinstance(v, complex) for v in (start, end, step)), "arange", "real numbers", start, end, step)
     check(step != 0, "arange", "a step other than 0", step)
     check(math.isfinite(start) and math.isfinite(end), "arange", "finite bounds", (start, end))
     check((end - start) * step >= 0, "arange", "bounds in the direction of the step", (start, end), step)
@@ -225,6 +231,8 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     if out is not None:
         dtype = out.dtype
     dtype = (types.int64 if whole else types.get_default_dtype()) if dtype is None else types.as_dtype(dtype)
+    if dtype.is_complex:
+        raise NotImplementedError(f"arange: expected a real dtype, got {dtype}; use arange(...).to({dtype})")
     if dtype is types.int64:                                             # rounded before they are counted, as in PyTorch
         start, end, step, whole = int(start), int(end), int(step), True
         check(step != 0, "arange", "a step other than 0", step)
@@ -232,35 +240,6 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     if not dtype.is_floating_point:
         start, step = int(start), int(step)
     return _into(out, ramp(start, step, count, dtype, as_device(device)), requires_grad, pin_memory)
-
-
-def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
-    """`steps` numbers evenly from `start` to `end`, both included.
-
-    >>> import tritorch as torch; torch.linspace(0, 1, 5)
-    tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
-    """
-    real_numbers("linspace", start=start, end=end)
-    steps, = whole_numbers("linspace", "steps", (steps,))
-    check(steps >= 0, "linspace", "steps of at least 0", steps)
-    start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    dtype = _kind(dtype)
-    made = ramp(float(start), step, steps, dtype if dtype.is_floating_point else types.float64, as_device(device)).to(dtype)
-    if steps > 1:
-        copy.fill_(made[-1], end)                                        # exactly, whatever the rounding of the steps
-    return _into(out, made, requires_grad)
-
-
-def logspace(start, end, steps, base=10.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
-    """`steps` numbers from base^start to base^end, evenly in the exponent.
-
-    >>> import tritorch as torch
-    >>> torch.logspace(0, 3, 4)
-    tensor([   1.,   10.,  100., 1000.])
-    """
-    exponents = linspace(start, end, steps, dtype=types.float64, device=device)
-    return _into(out, (float(base) ** exponents).to(_kind(dtype)), requires_grad)
 
 
 def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
@@ -313,7 +292,7 @@ def _to_array(data, dtype):
         return out
     check(out.dtype.kind in "iufbc", "tensor", "numbers in nested sequences", out.dtype, error=TypeError)
     if out.dtype.kind == "c" and kind.kind != "c":
-        raise RuntimeError(f"tensor: expected real numbers for {dtype}, got complex ones; use .real")
+        raise TypeError(f"tensor: expected real numbers for {dtype}, got complex ones; use .real")
     if kind.kind in "iu" and out.size and out.dtype.kind != "b":
         for value in (out.min(), out.max()):
             check_fits("tensor", value.item(), types.as_dtype(dtype))

@@ -1,30 +1,34 @@
-"""Eigenvalues and eigenvectors of symmetric matrices."""
+"""Eigenvalues and eigenvectors of symmetric and Hermitian matrices."""
 import numpy as np
 
-from tritorch.autograd.modes import again
+from tritorch.autograd.modes import again, no_grad
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, create, jacobi, slicing, view
+from tritorch.ops.complex import imag
 from tritorch.ops.extremes import amax
 from tritorch.ops.indexing import gather
 from tritorch.ops.matrices import block, check_matrices, deliver, lapack, precise, working
 from tritorch.ops.sorting import sort_pairs
 from tritorch.ops.triangles import diag_embed, triangle
+from tritorch.pairs import HOST, adjoint
+
+PHASE = 1e-2                                                             # how much a loss may change with a phase, as in PyTorch
 
 
 @op(returns=("L", "V", "info"))
 def symmetric_eigen(A, lower):
-    """(L, V, info) with A = V diag(L) Vᵀ for symmetric A (…, n, n), of which the lower triangle alone is read, or the upper one: L (…, n)
-    rises, the columns of V (…, n, n) are orthonormal, and of each the element of the greatest size is positive. info, int32, is 1 where A
-    has numbers that are none."""
+    """(L, V, info) with A = V diag(L) Vᴴ for symmetric or Hermitian A (…, n, n), of which the lower triangle alone is read, or the upper
+    one: L (…, n), real, rises, the columns of V (…, n, n) are orthonormal, and of each the element of the greatest size is positive. info,
+    int32, is 1 where A has numbers that are none."""
     check_matrices("linalg.eigh", True, A=A)
-    return [(A.shape[:-1], A.dtype, A.device), (A.shape, A.dtype, A.device), (A.shape[:-2], types.int32, A.device)]
+    return [(A.shape[:-1], A.dtype.to_real(), A.device), (A.shape, A.dtype, A.device), (A.shape[:-2], types.int32, A.device)]
 
 
 @symmetric_eigen.impl("cpu")
 def symmetric_eigen_cpu(L, V, info, A, lower):
-    solve = lapack("syevd", A)
+    solve = lapack("heevd" if A.dtype.kind == "c" else "syevd", A)
     info[...] = ~np.isfinite(np.tril(A) if lower else np.triu(A)).all((-2, -1))
     for place in np.ndindex(A.shape[:-2]):
         if info[place]:
@@ -32,8 +36,16 @@ def symmetric_eigen_cpu(L, V, info, A, lower):
         elif A.shape[-1]:
             L[place], V[place], _ = solve(A[place], lower=lower)
     if V.size:
-        most = np.take_along_axis(V, np.abs(V).argmax(-2)[..., None, :], -2)
-        V *= np.where(most < 0, -1, 1).astype(V.dtype)
+        V *= turn_of(V)
+
+
+def turn_of(V):
+    """What makes the element of the greatest size of each column of V positive: numbers of size 1."""
+    most = np.take_along_axis(V, np.abs(V).argmax(-2)[..., None, :], -2)
+    if V.dtype.kind == "c":
+        size = np.abs(most)
+        return np.where(size == 0, 1, most.conj() / np.where(size == 0, 1, size)).astype(V.dtype)
+    return np.where(most < 0, -1, 1).astype(V.dtype)
 
 
 @symmetric_eigen.impl("cuda")
@@ -70,18 +82,33 @@ def large(a):
 def positive(v):
     """v with columns turned so that the element of the greatest size is positive."""
     most = gather(v, -2, v.abs().argmax(-2, True))
+    if v.dtype.is_complex:
+        return v * most.sgn().conj()
     return v * compare.where(most < 0, -1.0, 1.0).to(v.dtype)
+
+
+symmetric_eigen.complex = HOST
 
 
 @symmetric_eigen.grad("A")
 def symmetric_eigen_grad(g_L, g_V, L, V):
     """M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation", 2008."""
-    inner = V.mT @ g_V
-    inner = (inner - inner.mT) / 2                                       # small changes of a symmetric matrix turn V by a skew one
+    inner = adjoint(V) @ g_V
+    if V.dtype.is_complex:
+        phase_free("linalg.eigh", imag(inner.diagonal(0, -2, -1)))
+    inner = (inner - adjoint(inner)) / 2                                 # small changes of a symmetric matrix turn V by a skew one
     gaps = L.unsqueeze(-2) - L.unsqueeze(-1)
     inner = inner / compare.where((gaps == 0) & ((inner == 0) | diagonal_of(L)), 1.0, gaps)
     inner = inner - diag_embed(inner.diagonal(0, -2, -1)) + diag_embed(g_L)
-    return V @ inner @ V.mT
+    return V @ inner @ adjoint(V)
+
+
+def phase_free(name, turns):
+    """Raise unless a loss does not change with the phases of eigenvectors or singular vectors, of which any will do: `turns` is how it
+    does. Waits for the device."""
+    with no_grad():
+        worst = amax(turns.abs()).item() if turns.numel() else 0.0
+    check(not worst > PHASE, name, "a loss that does not depend on the phases of complex vectors", "one that does")
 
 
 def diagonal_of(L):
@@ -99,8 +126,8 @@ def symmetric_eigen_samples(make):
 def apart(make, *shape):
     """A sample of symmetric matrices whose eigenvalues are not near each other."""
     x = make(*shape, dtype=precise(make), grad=False)
-    x = (x + x.mT) / 4
-    x.diagonal(0, -2, -1).add_(2 * create.arange(shape[-1], dtype=x.dtype))
+    x = (x + adjoint(x)) / 4
+    x.diagonal(0, -2, -1).add_(2 * create.arange(shape[-1], dtype=x.dtype.to_real()))
     return x.requires_grad_()
 
 
@@ -127,10 +154,13 @@ symmetric_eigenvalues.impl("cpu")(symmetric_eigen_cpu)
 symmetric_eigenvalues.impl("cuda")(symmetric_eigen_cuda)
 
 
+symmetric_eigenvalues.complex = HOST
+
+
 @symmetric_eigenvalues.grad("A")
 def symmetric_eigenvalues_grad(g_L, A, V, lower):
     V = symmetric_eigen(A, lower)[1] if again(A) else V
-    return V * g_L.unsqueeze(-2) @ V.mT
+    return V * g_L.unsqueeze(-2) @ adjoint(V)
 
 
 @symmetric_eigenvalues.samples

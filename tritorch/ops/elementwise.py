@@ -45,7 +45,16 @@ def numbers(name, *operands):
 def floats(name, *operands):
     """The promoted dtype, which must be floating."""
     kind = promote(*operands)
+    if kind.is_complex:
+        refuse(name, *operands)
     check(kind.is_floating_point, name, "a floating dtype", kind)
+    return kind
+
+
+def floats_or_complex(name, *operands):
+    """The promoted dtype, which must be floating or complex."""
+    kind = promote(*operands)
+    check(kind.has_gradients, name, "a floating or complex dtype", kind)
     return kind
 
 
@@ -66,6 +75,8 @@ def no_bools(name, *operands):
 def integers(name, *operands):
     """The promoted dtype, which must not be floating."""
     kind = promote(*operands)
+    if kind.is_complex:
+        refuse(name, *operands)
     check(not kind.is_floating_point, name, "integers or bools", kind)
     return kind
 
@@ -108,7 +119,7 @@ def _strides_of(shape, count, *tensors):
     return (elementwise_strides if whole else broadcasting_strides)(shape, *[broadcast_strides(*x, shape) for x in tensors])
 
 
-FLOATS_STAY = (same, floating, numbers, floats, no_bools)                # two operands of one floating dtype keep it
+FLOATS_STAY = (same, floating, numbers, floats, floats_or_complex, no_bools)                # two operands of one floating dtype keep it
 
 
 def _array(x):
@@ -132,13 +143,13 @@ def _finish(made, name, doc, grads, workload_arity, condition=False):
 
 
 def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, attrs=(), domain=None, samples=None, complex=None,
-          **options):
+          complex_cpu=None, **options):
     """An operator of one tensor and the number attributes in `attrs` ((name, default), …).
 
     `cpu` is a numpy function of (x, *attributes), `fn` the scalar function among the kernels of `functions` (default: of the same
     name), `result` the dtype rule, `grad` the gradient rule of the input, `domain` how samples are drawn. `complex` says that it takes
     complex tensors, too, and whether its rule is that of a HOLOMORPHIC function or complete (OWN): see tritorch/pairs.py. `cpu` does so
-    as well then, and `fn` is also the name of a scalar function in triton_kernels/complex_scalar.py.
+    as well then, unless `complex_cpu` does it, and `fn` is also the name of a scalar function in triton_kernels/complex_scalar.py.
     """
     fn = fn or name
     names = [a for a, _ in attrs]
@@ -159,7 +170,8 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, input, *values):
-        on_arrays(cpu, out.array, compute_type(input, out), input.array, attrs=values)
+        compute = compute_type(input, out)
+        on_arrays(complex_cpu if complex_cpu and compute.is_complex else cpu, out.array, compute, input.array, attrs=values)
 
     @made.impl("cuda")
     def on_cuda(out, input, *values):
@@ -178,7 +190,7 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
 
 def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
-           names=("input", "other"), compute=None, tensors="", complex=None, **options):
+           names=("input", "other"), compute=None, tensors="", complex=None, complex_cpu=None, **options):
     """An operator of two operands that broadcast, either of which may be a number, but for those in `tensors`. Arguments as in `unary`.
     Long, because all parts of a card are made here."""
     fn = fn or name
@@ -213,7 +225,8 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, *values):
-        on_arrays(cpu, out.array, compute_type(x, y, out), _array(x), _array(y), attrs=values)
+        kind = compute_type(x, y, out)
+        on_arrays(complex_cpu if complex_cpu and kind.is_complex else cpu, out.array, kind, _array(x), _array(y), attrs=values)
 
     @made.impl("cuda", passes={y_name: float})
     def on_cuda(out, x, y, *values):

@@ -63,6 +63,10 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
             total(row_sums, a, c is not None)
         return
     dtype = a.dtype
+    if dtype.is_complex:
+        from tritorch.ops.complex_gemm import complex_gemm
+
+        return complex_gemm(gemm, out, a, b, c, alpha, beta)
     nothing, precision = type(alpha) is not tuple and alpha == 0, dot_precision(dtype)
     c, alpha, beta = None if beta == 0 else c, _scalar(alpha, dtype), _scalar(beta, dtype)
     aligned = not (a.data_ptr() | b.data_ptr() | out.data_ptr() | (0 if pre is None else pre.data_ptr())) & 15

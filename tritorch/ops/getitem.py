@@ -57,7 +57,7 @@ def _one_mask(key):
 
 
 def _is_number(value):
-    return isinstance(value, (bool, int, float, np.number, np.bool_))
+    return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
 
 
 def resolve(input, key):

@@ -26,8 +26,9 @@ from tritorch.ops.matrices import (
     working,
 )
 from tritorch.ops.shaping import cat
-from tritorch.ops.triangles import triangle
+from tritorch.ops.triangles import diag_embed, triangle
 from tritorch.ops.triangular import substitute
+from tritorch.pairs import HOST, adjoint
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import own, strided
 
@@ -167,9 +168,10 @@ def reflected(A, tau, other, transpose):
 @reflected.impl("cpu")
 def reflected_cpu(out, A, tau, other, transpose):
     made, k = other.copy(), tau.shape[-1]
+    tau = tau.conj() if transpose else tau
     for i in range(k) if transpose else reversed(range(k)):
         v = np.concatenate([np.ones((*A.shape[:-2], 1, 1), A.dtype), A[..., i + 1:, i:i + 1]], -2)
-        made[..., i:, :] -= tau[..., i, None, None] * (v @ (v.swapaxes(-1, -2) @ made[..., i:, :]))
+        made[..., i:, :] -= tau[..., i, None, None] * (v @ (v.swapaxes(-1, -2).conj() @ made[..., i:, :]))
     out[...] = made
 
 
@@ -199,10 +201,11 @@ def vectors_of(a, k):
 @reflected.formula
 def reflected_formula(A, tau, other, transpose):
     k, made = tau.shape[-1], other
+    tau = tau.conj() if transpose and tau.dtype.is_complex else tau
     V = triangle(A[..., :k], -1, False) + create.eye(A.shape[-2], k, dtype=A.dtype, device=A.device)
     for i in range(k) if transpose else reversed(range(k)):
         v = V[..., i:i + 1]
-        made = made - tau[..., i, None, None] * (v @ (v.mT @ made))
+        made = made - tau[..., i, None, None] * (v @ (adjoint(v) @ made))
     return made
 
 
@@ -239,7 +242,7 @@ def qr_factors_cpu(Q, R, A, complete):
     if not A.shape[-1]:
         Q[...] = np.eye(A.shape[-2], Q.shape[-1])
         return
-    factor, form = lapack("geqrf", A), lapack("orgqr", A)
+    factor, form = lapack("geqrf", A), lapack("ungqr" if A.dtype.kind == "c" else "orgqr", A)
     m, k = Q.shape[-2:]
 
     def one(x):
@@ -265,6 +268,9 @@ def qr_factors_cuda(Q, R, A, complete):
     deliver(Q, q)
 
 
+qr_factors.complex = geqrf_factors.complex = reflected.complex = HOST
+
+
 @qr_factors.grad("A")
 def qr_factors_grad(g_Q, g_R, Q, R, complete):
     """S. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions", 2010; for wide matrices D. Roberts and
@@ -275,15 +281,16 @@ def qr_factors_grad(g_Q, g_R, Q, R, complete):
     if m >= n:
         return square_part(g_Q, g_R, Q, R)
     beside, g_beside = R[..., m:], g_R[..., m:]
-    left = square_part(g_Q + Q @ (beside @ g_beside.mT), g_R[..., :m], Q, R[..., :m])
+    left = square_part(g_Q + Q @ (beside @ adjoint(g_beside)), g_R[..., :m], Q, R[..., :m])
     return cat([left, Q @ g_beside], -1)
 
 
 def square_part(g_Q, g_R, Q, R):
     """Of A = Q R with square R."""
-    both = R @ g_R.mT - g_Q.mT @ Q
-    both = triangle(both, 0, False) + triangle(both, -1, False).mT
-    return substitute(R, (g_Q + Q @ both).mT, True, False).mT
+    both = R @ adjoint(g_R) - adjoint(g_Q) @ Q
+    below = triangle(both, -1, False)
+    both = below + adjoint(below) + diag_embed(both.diagonal(0, -2, -1).real)          # the diagonal of R is real
+    return adjoint(substitute(R, adjoint(g_Q + Q @ both), True, False))
 
 
 @qr_factors.samples
@@ -349,7 +356,7 @@ def orgqr(input, input2, *, out=None):
 
 @composite
 def ormqr(input, input2, input3, left=True, transpose=False, *, out=None):
-    """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe
+    """Q input3 (input3 Q if not `left`, with Qᴴ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe
     as `geqrf` does.
 
     >>> import tritorch as torch
@@ -358,7 +365,7 @@ def ormqr(input, input2, input3, left=True, transpose=False, *, out=None):
     tensor([[-5.],
             [ 0.]])
     """
-    made = reflected(input, input2, input3, transpose) if left else reflected(input, input2, input3.mT, not transpose).mT
+    made = reflected(input, input2, input3, transpose) if left else adjoint(reflected(input, input2, adjoint(input3), not transpose))
     return copy.deliver(own(made), out, exact=True)
 
 

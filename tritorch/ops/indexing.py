@@ -18,6 +18,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.faults import fault_word
 from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse, even_parts
+from tritorch.pairs import OWN, Parts, both, check_number
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
@@ -86,6 +87,8 @@ def _row_blocks(size, width, count):
 
 def write_rows(out, lead, places, src):
     """out[places[i]] = src[i], the last of several winning. `out` has any strides; its first `lead` dims together are the rows."""
+    if out.dtype is types.complex128:                                    # words of 64 bits
+        out, src = both(out), both(src)
     rows, width = prod(out.shape[:lead]), prod(out.shape[lead:])
     if not src.numel() or not out.numel():
         return
@@ -152,7 +155,7 @@ def index_select(input, dim, index):
             *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
 
 
-index_select.exact = True
+index_select.exact, index_select.complex = True, Parts(words=True)
 
 
 @index_select.impl("cpu")
@@ -210,6 +213,7 @@ def index_add(input, dim, index, source, alpha=1):
     check(source.shape == want or source.numel() == prod(want) and len(source.shape) == len(want), "index_add", f"a source of shape {want}",
           source.shape)
     check(source.dtype is input.dtype, "index_add", f"a source of {input.dtype}", source.dtype)
+    check_number("index_add", input.dtype, alpha)
     return input.shape, input.dtype, common_device("index_add", input, index, source)
 
 
@@ -239,6 +243,8 @@ def add_slices(made, dim, index, source, alpha=1):
 def index_add_cuda(out, input, dim, index, source, alpha):
     d = wrap_dim(dim, len(input.shape), "index_add")
     source = source.clone() if source.storage is out.storage else source
+    if isinstance(alpha, complex):
+        source, alpha = source * alpha, 1
     places = linear_places(view.reshape(index, -1), 0, (input.shape[d] if input.shape else 1,), "index_add")
     if out.is_contiguous() and prod(input.shape[:d]) == 1:               # the rows follow each other in memory as they are
         target = view.reshape(out, places_of(input.shape, d))
@@ -268,6 +274,9 @@ def rows_back(rows, shape, d):
     return view.movedim(view.reshape(rows, (shape[d], *shape[:d], *shape[d + 1:])), 0, d)
 
 
+index_add.complex = OWN
+
+
 @index_add.grad("input")
 def index_add_grad_input(g):
     return g
@@ -276,7 +285,7 @@ def index_add_grad_input(g):
 @index_add.grad("source")
 def index_add_grad_source(g, dim, index, source_shape, alpha):
     picked = index_select(g, dim, index.reshape(-1)).reshape(source_shape)
-    return picked if alpha == 1 else picked * alpha
+    return picked if alpha == 1 else picked * alpha.conjugate()
 
 
 @index_add.samples
@@ -328,7 +337,7 @@ def _within(x, index, dim):
     return x[tuple([slice(None) if k == dim % index.ndim else slice(n) for k, n in enumerate(index.shape)])]
 
 
-gather.exact = True
+gather.exact, gather.complex = True, Parts(words=True)
 
 
 @gather.impl("cpu")

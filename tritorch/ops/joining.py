@@ -10,6 +10,7 @@ from tritorch.memory_format import like_image, suggested
 from tritorch.ops import slicing
 from tritorch.ops.copy import transfer
 from tritorch.ops.tiling import even_parts
+from tritorch.pairs import OWN, both
 from tritorch.repeat import repeating
 from tritorch.shape import cdiv, memory_order, wrap_dim
 from tritorch.tensor import in_order, strided
@@ -39,6 +40,8 @@ def concatenated(tensors, dim, sizes):
 def _concatenated_cuda(out, tensors, dim, sizes):
     parts = [t for t in tensors if t.numel()]
     d = wrap_dim(dim, len(out.shape), "cat")
+    if out.dtype is types.complex128 and all(t.dtype is out.dtype and t.ndim == out.ndim for t in parts):
+        out, parts = both(out), [both(t) for t in parts]                 # words of 64 bits
     if not out.is_contiguous() and all(t.ndim == out.ndim for t in parts):             # channels last: the same with the dims in that order
         order, parts = out.strides, [in_order(t, out.strides) for t in parts]
         out, d = in_order(out, order), memory_order(order).index(d)
@@ -93,6 +96,9 @@ def concatenated_any(out, tensors, dim, sizes):
         shape[d] = t.shape[d]
         transfer(strided(out.storage, tuple(shape), out.strides, out.offset + start * out.strides[d], out.dtype), t)
         start += t.shape[d]
+
+
+concatenated.complex = OWN
 
 
 @concatenated.grad("tensors")

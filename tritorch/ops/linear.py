@@ -10,6 +10,7 @@ from tritorch.errors import check, sentence
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm
 from tritorch.ops.products import add_product, addmm, affine_dtype, matmul, multiply, one_dtype, sum_dtype, with_arrived
+from tritorch.pairs import OWN
 from tritorch.shape import broadcast_shapes
 from tritorch.tensor import empty
 
@@ -49,9 +50,12 @@ def linear_cuda(out, input, weight, bias):
     gemm(out, input, weight.mT, bias)
 
 
+linear.complex = OWN
+
+
 @linear.grad("input")
 def linear_grad_input(g, weight, input_shape):
-    return with_arrived("input", input_shape, g, weight)
+    return with_arrived("input", input_shape, g, weight.conj() if weight.dtype.is_complex else weight)
 
 
 @linear.samples
@@ -169,6 +173,8 @@ def affine_gradients(g, input, weight, bias, bias_shape):
     rows, x = as_rows(g), as_rows(input)
     if not needed(weight):
         return None, g
+    if rows.dtype.is_complex:
+        return matmul(rows.mT, x.conj()), g
     both = needed(bias) and bias_shape == (rows.shape[1],)
     if both and alone(weight):
         return linear_gradients(rows, x, wanted_dtype(weight))

@@ -13,6 +13,7 @@ from tritorch.ops.elementwise import binary
 from tritorch.ops.nll import nll_rows
 from tritorch.ops.pointwise import xlogy
 from tritorch.ops.softmax import log_softmax
+from tritorch.pairs import refuse
 
 K = kernels("loss")
 
@@ -176,6 +177,8 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     """
     if input.dtype is not target.dtype:
         input, target = _as_numbers(input, target)
+    if input.dtype.is_complex:
+        refuse("mse_loss", input)
     return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
 
 

@@ -4,6 +4,7 @@ from tritorch.ops.householder import qr_factors
 from tritorch.ops.matrices import check_matrices
 from tritorch.ops.random import randn
 from tritorch.ops.singular import decomposed
+from tritorch.pairs import adjoint
 
 
 def svd_lowrank(A, q=6, niter=2, M=None):
@@ -20,12 +21,12 @@ def svd_lowrank(A, q=6, niter=2, M=None):
     A = A if M is None else A - M
     check(q >= 0, "svd_lowrank", "q of at least 0", q)
     wide = A.shape[-2] < A.shape[-1]
-    A = A.mT if wide else A
+    A = adjoint(A) if wide else A
     Q = qr_factors(A @ randn(A.shape[-1], min(q, *A.shape[-2:]), dtype=A.dtype, device=A.device), False)[0]
     for _ in range(niter):
-        Q = qr_factors(A @ qr_factors(A.mT @ Q, False)[0], False)[0]
-    U, S, Vh = decomposed("svd_lowrank", Q.mT @ A, False)
-    U, V = Q @ U, Vh.mT
+        Q = qr_factors(A @ qr_factors(adjoint(A) @ Q, False)[0], False)[0]
+    U, S, Vh = decomposed("svd_lowrank", adjoint(Q) @ A, False)
+    U, V = Q @ U, adjoint(Vh)
     return (V, S, U) if wide else (U, S, V)
 
 

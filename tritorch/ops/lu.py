@@ -29,6 +29,7 @@ from tritorch.ops.shaping import cat
 from tritorch.ops.triangles import triangle
 from tritorch.ops.triangular import solve_in_place, substitute
 from tritorch.ops.view import expand_to
+from tritorch.pairs import HOST, adjoint
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import strided
 
@@ -124,6 +125,9 @@ def panel(a, pivots, info, begin, end, pivot, tall):
                BLOCK=min(PIECE, next_power_of_2(m - begin)), num_warps=8)
 
 
+lu_factors.complex = HOST
+
+
 @lu_factors.grad("A")
 def lu_factors_grad(g_LU, LU, order):
     """The derivative of L U, solved for those of L and U (S. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra
@@ -135,14 +139,14 @@ def lu_factors_grad(g_LU, LU, order):
     L, U = triangle(top, -1, False), triangle(top, 0, True)              # L without its ones
     rest = None
     if n > k:
-        rest = substitute(top.mT, g_LU[..., k:], True, True)
-        lower = lower - triangle(rest @ LU[..., k:].mT, -1, False)
+        rest = substitute(adjoint(top), g_LU[..., k:], True, True)
+        lower = lower - triangle(rest @ adjoint(LU[..., k:]), -1, False)
     if m > k:
-        rest = substitute(top, g_LU[..., k:, :].mT, True, False).mT
-        upper = upper - triangle(LU[..., k:, :].mT @ rest, 0, True)
-    inner = triangle(lower + L.mT @ lower, -1, False) + triangle(upper @ U.mT, 0, True)
-    left = substitute(top.mT, inner, True, True)
-    made = substitute(top, left.mT, True, False).mT
+        rest = adjoint(substitute(top, adjoint(g_LU[..., k:, :]), True, False))
+        upper = upper - triangle(adjoint(LU[..., k:, :]) @ rest, 0, True)
+    inner = triangle(lower + adjoint(L) @ lower, -1, False) + triangle(upper @ adjoint(U), 0, True)
+    left = substitute(adjoint(top), inner, True, True)
+    made = adjoint(substitute(top, adjoint(left), True, False))
     if rest is not None:
         made = cat([made, rest], -1 if n > k else -2)
     return put_back(made, order)

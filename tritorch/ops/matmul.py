@@ -3,10 +3,12 @@ from math import prod
 
 from tritorch.errors import check, explained, refuse_misuse, sentence
 from tritorch.ops import products as cards
+from tritorch.ops.complex import conj
 from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
 from tritorch.ops.linear import as_rows
 from tritorch.ops.linear import linear as linear_map
+from tritorch.pairs import check_number
 from tritorch.shape import broadcast_shapes
 from tritorch.tensor import own
 
@@ -104,8 +106,13 @@ def dot(input, tensor, *, out=None):
 
 
 def vdot(input, other, *, out=None):
-    """`dot`: without complex dtypes there is nothing to conjugate."""
-    return dot(input, other, out=out)
+    """Σ conj(inputᵢ) · otherᵢ of two vectors.
+
+    >>> import tritorch as torch; torch.vdot(torch.tensor([1j, 1.0]), torch.tensor([2j, 1.0]))
+    tensor(3.+0.j)
+    """
+    _ranks("vdot", ((input, 1), (other, 1)))
+    return dot(conj(input), other, out=out)
 
 
 def inner(input, other, *, out=None):
@@ -213,7 +220,8 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
     _ranks("addr", ((vec1, 1), (vec2, 1)))
     product = vec1.unsqueeze(1) * vec2
-    whole = product.dtype.is_floating_point or input.dtype.is_floating_point
+    check_number("addr", product.dtype, alpha, beta)
+    whole = product.dtype.has_gradients or input.dtype.has_gradients
     check(whole or isinstance(beta, int) and isinstance(alpha, int), "addr", "a whole beta and alpha for integers", beta, alpha)
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape

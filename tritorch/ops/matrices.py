@@ -11,12 +11,12 @@ from tritorch.ops.gemm import gemm
 from tritorch.precision import highest
 from tritorch.tensor import empty, strided
 
-PRECISE = (types.float32, types.float64)
+PRECISE = (types.float32, types.float64, types.complex64, types.complex128)
 
 
 # ------------------------------------------------------------------ checks
 def check_matrices(name, square=False, **matrices):
-    """Raise unless these are batches of (square) matrices of float32 or float64, all of one dtype."""
+    """Raise unless these are batches of (square) matrices of float32 or float64, real or complex, all of one dtype."""
     tensors(name, **matrices)
     first = next(iter(matrices.values()))
     for x in matrices.values():

@@ -37,6 +37,7 @@ from tritorch.ops import (
     groupnorm,
     indexing,
     linear_algebra,
+    logsumexp,
     matmul,
     normalize,
     padding,
@@ -54,6 +55,7 @@ from tritorch.ops import (
     slicing,
     softmax,
     sorting,
+    spaces,
     statistics,
     triangles,
     trigonometry,
@@ -79,11 +81,12 @@ BOTH = {
             bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min
             clamp_max gcd lcm""",
     activation: "relu prelu hardshrink",
-    reduce: "sum nansum mean nanmean prod any all count_nonzero logsumexp",
+    reduce: "sum nansum mean nanmean prod any all count_nonzero",
+    logsumexp: "logsumexp logcumsumexp",
     extremes: "amax amin max min argmax argmin aminmax",
     statistics: "var std var_mean std_mean norm",
     quantile: "median nanmedian mode quantile nanquantile",
-    scan: "cumsum cumprod cummax cummin logcumsumexp",
+    scan: "cumsum cumprod cummax cummin",
     softmax: "softmax log_softmax",
     matmul: "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul",
     indexing: "gather index_select index_add",
@@ -116,7 +119,8 @@ FUNCTIONS = {
     pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d",
     padding: "",
     linear_algebra: "lu_unpack nuclear_norm svd_lowrank pca_lowrank",
-    create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
+    create: "empty zeros ones full empty_like full_like zeros_like ones_like arange eye tensor scalar_tensor",
+    spaces: "linspace logspace",
     scaled: "_int_mm _scaled_mm",
     einsum: "einsum tensordot",
     complex: "complex polar real imag view_as_complex view_as_real",
@@ -364,7 +368,7 @@ def _as_bool(self):
 
 def as_index(self):
     """A whole number as a Python index."""
-    if self.dtype.is_floating_point or self.numel() != 1:
+    if self.dtype.has_gradients or self.numel() != 1:
         raise TypeError(f"index: expected an integer tensor of one element, got {self.dtype} of shape {self.shape}")
     return int(self.item())
 

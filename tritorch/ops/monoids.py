@@ -10,9 +10,9 @@ from tritorch.dtype import types
 from tritorch.ops.rows import chunk_of, few_tiles, forms, half, lanes_of, remember, row_strides, rows, vector_of
 from tritorch.ops.tiling import even_parts
 from tritorch.shape import cdiv, next_power_of_2
-from tritorch.tensor import empty
+from tritorch.tensor import empty, part
 
-K, FUNCTIONS = kernels("reduce"), kernels("monoids")
+K, FUNCTIONS, COMPLEX = kernels("reduce"), kernels("monoids"), kernels("complex_monoids")
 INNERMOST = 16                                                           # elements from which on the last of several dims has its own tiles
 STEPS = {"argmax", "argmin", "moments", "logsumexp"}                                  # monoids that take one more element in a cheaper way
 
@@ -36,8 +36,9 @@ class Monoid(NamedTuple):
 def functions(monoid):
     """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
     step = monoid.combine + ("_step" if monoid.combine in STEPS else "_combine")
-    return {"LIFT": getattr(FUNCTIONS, monoid.lift + "_lift"), "STEP": getattr(FUNCTIONS, step)}, \
-        {"FOLD": getattr(FUNCTIONS, monoid.combine + "_fold"), "FINISH": getattr(FUNCTIONS, monoid.finish + "_finish")}
+    lift, step, fold, finish = [getattr(COMPLEX if name.startswith("pair_") else FUNCTIONS, name) for name in (
+        monoid.lift + "_lift", step, monoid.combine + "_fold", monoid.finish + "_finish")]
+    return {"LIFT": lift, "STEP": step}, {"FOLD": fold, "FINISH": finish}
 
 
 @remember
@@ -110,8 +111,33 @@ def _power_below(n):
     return 1 << max(n.bit_length() - 1, 0)
 
 
+PAIRED = {"sum": 2, "prod": 2, "logsumexp": 3, "recurrence": 4}
+"""Values of a state of complex numbers, by how they are combined; the functions for them are named as those for real ones, pair_ in front.
+They take the two parts of an element, which kernels make of a word where the operand is of complex64."""
+
+
+def operands(x):
+    """A complex tensor as what kernels load: words of 64 bits, or of complex128 the two parts."""
+    return (x,) if x.dtype is types.complex64 else (part(x, 0), part(x, 1))
+
+
+def both_parts(tensors):
+    """The two parts of each complex tensor."""
+    return [part(x, which) for x in tensors for which in (0, 1)]
+
+
+def _paired(outs, inputs, monoid):
+    """The same reduction of complex numbers, in terms of real ones."""
+    lift, combine, finish, states = monoid
+    if outs[0].dtype.is_complex:
+        outs, combine, finish, states = both_parts(outs), f"pair_{combine}", f"pair_{finish}", (None,) * PAIRED[combine]
+    return outs, [t for x in inputs for t in operands(x)], Monoid(f"pair_{lift}", combine, finish, states), inputs[0].dtype.parts
+
+
 def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0):
     """Reduce `inputs`, of one shape, over `dims` into `outs` on the GPU: in one launch or, where there are few long rows, in two."""
+    if inputs[0].dtype.is_complex:
+        outs, inputs, monoid, acc = _paired(outs, inputs, monoid)
     strides = [row_strides(o, dims, keepdim) for o in outs] + [x.strides for x in inputs]
     geometry, kinds = plan(inputs[0].shape, dims, len(inputs), *strides)
     M, shape_m, stride_m, N, shape_n, stride_n, across, wide, align = geometry

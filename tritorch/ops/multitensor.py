@@ -32,7 +32,8 @@ class MultiTensor:
     """An operator whose parameters named in `columns` are lists: row k is their k-th tensors, all of one shape, dtype and device.
 
     Those in `writes` are written. Other list parameters go along with the rows. An implementation is called once for each dtype
-    and device, with lists of tensors that lie contiguous in memory (copies, written back, where they do not).
+    and device, with lists of tensors that lie contiguous in memory (copies, written back, where they do not). Complex tensors arrive as
+    real ones with a last dim of size 2.
     """
 
     def __init__(self, body, columns, writes):
@@ -71,6 +72,8 @@ class MultiTensor:
             facts += [x.dtype for x in column], [x.strides for x in column]
         if self._ready.get(id(first[0])) == facts:
             return self.impls[facts[0][0].type](*args)
+        if any(x.dtype.is_complex for x in first):                       # never remembered: real numbers do not pay for the question
+            return self.run([a if a is None or k not in self.columns else [*map(_as_real, a)] for k, a in enumerate(args)])
         for x, *others in zip(*columns):                                 # on CUDA they would be read as what they are not
             for other in others:
                 check(other.dtype == x.dtype and other.shape == x.shape, self.__name__, "all of a parameter with its dtype and shape",
@@ -105,6 +108,13 @@ class MultiTensor:
         rows = zip(*[args[k] for k in self.columns if args[k] is not None])
         fresh = iter([list(column) for column in zip(*map(_settled_row, rows))])
         return [next(fresh) if k in self.columns and a is not None else a for k, a in enumerate(args)]
+
+
+def _as_real(x):
+    """A complex tensor as twice as many real numbers in its memory, which is how PyTorch's optimizers see it."""
+    if not x.dtype.is_complex:
+        return x
+    return strided(x.storage, (*x.shape, 2), (*[2 * s for s in x.strides], 1), 2 * x.offset, x.dtype.parts)
 
 
 def _settled_row(row):

@@ -149,8 +149,8 @@ def total_norm(tensors, norm_type=2.0):
     >>> import tritorch as torch; total_norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
     tensor(5.)
     """
-    parts = {}
-    norm_parts(list(tensors), float(norm_type), parts)
+    parts, squares = {}, norm_type == 2                                  # both parts of complex numbers add alike to these, else moduli do
+    norm_parts([x if squares or not x.dtype.is_complex else x.abs() for x in tensors], float(norm_type), parts)
     found = [x.to(tensors[0].storage.device) for some in parts.values() for x in some]
     return found[0] if len(found) == 1 else stack(found).norm(norm_type)
 

@@ -13,6 +13,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import add_slices
 from tritorch.ops.loops import as_number
 from tritorch.ops.tiling import even_parts
+from tritorch.pairs import Parts, as_word
 from tritorch.shape import cdiv, is_dense, next_power_of_2, prod
 from tritorch.tensor import strided
 
@@ -73,6 +74,11 @@ def _around(out, input, pad):
     return tuple(zip(*merged))
 
 
+def as_element(value, dtype):
+    """A number as kernels that only move elements of a dtype take it."""
+    return int(bool(value)) if dtype is types.bool else as_word(value) if dtype.is_complex else as_number(value, dtype.compute)
+
+
 @constant_pad.impl("cuda")
 def constant_pad_cuda(out, input, pad, value):
     """One pass, unless nothing is added or `out` has gaps, or its rows are so short that their divisions take longer than filling it."""
@@ -85,9 +91,12 @@ def constant_pad_cuda(out, input, pad, value):
     m = min(max(tile(4096 // max(out.dtype.itemsize, 2), 16384) // n, 1), next_power_of_2(rows))
     even = gcd(16, cols)
     wide = rows >= 1 << 30 or cols * max(abs(strides[-1]), 1) >= 1 << 30
-    value = int(bool(value)) if out.dtype is types.bool else as_number(value, out.dtype.compute)
+    value = as_element(value, out.dtype)
     launch(K.pad_kernel, (cdiv(rows, m) * cdiv(cols, n),), out, input, shape, sizes, before, strides, rows, cols, value,
            OUTER=len(shape) - 1, EVEN=1 if even == 16 else even, WIDE=wide, BLOCK_M=m, BLOCK_N=n)
+
+
+constant_pad.complex = Parts(words=True, values=("value",))
 
 
 @constant_pad.grad("input")
@@ -189,6 +198,9 @@ def edge_pad_back_cuda(out, gradient, size, pad, mode):
                       COLUMNS=columns, MODE=MODES.index(mode))
 
 
+edge_pad.complex, edge_pad_back.complex = Parts(words=True), Parts()
+
+
 @edge_pad.grad("input")
 def edge_pad_grad(g, input_shape, pad, mode):
     return edge_pad_back(g, tuple(input_shape[2:]), pad, mode)
@@ -274,7 +286,7 @@ def pad(input, pad, mode="constant", value=None):
     pad = whole_numbers("pad", "sizes", pad)
     if mode == "constant":
         value = 0.0 if value is None else value
-        return constant_pad(input, pad, value if input.dtype.is_floating_point else int(value))
+        return constant_pad(input, pad, value if input.dtype.has_gradients else int(value))
     check(len(pad) % 2 == 0, "pad", "an even number of sizes", pad)
     check(mode in MODES, "pad", "mode 'constant', 'reflect', 'replicate' or 'circular'", repr(mode),
           error=NotImplementedError if isinstance(mode, str) else TypeError)

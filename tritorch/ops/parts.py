@@ -6,6 +6,7 @@ from tritorch.autograd.modes import no_grad
 from tritorch.dtype import types
 from tritorch.errors import check, explained
 from tritorch.ops import compare, copy, create, view
+from tritorch.ops.complex import angle_of
 from tritorch.ops.destinations import deliver_all
 
 frexp_result = namedtuple("frexp", "mantissa exponent")
@@ -48,11 +49,13 @@ def _power(n, dtype):
 
 @explained
 def angle(input, *, out=None):
-    """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype.
+    """The angle of a number in the plane: of a real one 0, π for one below 0, NaN for NaN. Integers give the default dtype.
 
-    >>> import tritorch as torch; torch.angle(torch.tensor([2.0, -1.0]))
-    tensor([0.0000, 3.1416])
+    >>> import tritorch as torch; torch.angle(torch.tensor([2.0, -1.0])), torch.angle(torch.tensor([1j]))
+    (tensor([0.0000, 3.1416]), tensor([1.5708]))
     """
+    if input.dtype.is_complex:
+        return angle_of(input) if out is None else angle_of.into(out, input)
     dtype = input.dtype if input.dtype.is_floating_point else types.get_default_dtype()
     made = compare.where(input < 0, create.full((), math.pi, dtype=dtype, device=input.device), 0.0)
     if input.dtype.is_floating_point:

@@ -25,6 +25,7 @@ from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
 from tritorch.ops.shaping import stack
 from tritorch.ops.within import within
+from tritorch.pairs import OWN
 from tritorch.shape import broadcast_shapes, cdiv, own_dim, prod
 from tritorch.tensor import empty, own
 
@@ -66,6 +67,7 @@ def pick_errors(make):
     yield (make(3), 0, make(2, integer=True, low=-4, high=-3)), {}, IndexError, "expected indices in [-3, 2], got -4"
 
 
+pick.complex = index_select.complex
 pick.workloads(index_select.workloads_body)
 
 
@@ -105,6 +107,7 @@ def nonzero_places_cuda(out, input, count):
     n = input.numel()
     if not n or not count:
         return
+    input = input != 0 if input.dtype.is_complex else input
     made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
     flat, block = view.reshape(input.contiguous(), -1), tile(1024, 4096)
     counts = empty((cdiv(n, block),), types.int64, input.device)
@@ -115,12 +118,16 @@ def nonzero_places_cuda(out, input, count):
         out.copy_(made)
 
 
+nonzero_places.complex = OWN
+
+
 @nonzero_places.samples
 def nonzero_places_samples(make):
     for shape in ((7,), (3, 5), (), (0, 2)):
         x = make(*shape, integer=True, low=0, high=2)
         yield x, int(np.count_nonzero(x.array))
-    x = make(4, 3, grad=False) > 0
+    x = make(4, 3, grad=False)
+    x = x > 0 if not x.dtype.is_complex else x
     yield x, int(np.count_nonzero(x.array))
 
 
@@ -232,6 +239,9 @@ def rarity(index, count, dtype):
     return view.reshape(named.index_select(0, flat).reciprocal().to(dtype), index.shape)
 
 
+table_rows.complex = OWN
+
+
 @table_rows.samples
 def table_rows_samples(make):
     yield make(7, 3), make(2, 5, integer=True, low=0, high=7), -1
@@ -267,6 +277,9 @@ def table_gradient_cuda(out, rows, index, count, padding_idx):
     places = linear_places(view.reshape(index, -1), 0, (count,), "embedding")
     join_rows(made, None, places, view.reshape(rows, index.numel(), out.shape[1]), skip=padding_idx)
     finish(out, made)
+
+
+table_gradient.complex = OWN
 
 
 @table_gradient.grad("rows")

@@ -1,14 +1,15 @@
 """Elementwise arithmetic and mathematics: one call an operator. The loops are those of `elementwise`."""
 import builtins
+import cmath
 import math
 
 import numpy as np
 
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check, tensors
-from tritorch.ops import compare, copy, special
+from tritorch.ops import compare, complex_arrays, copy, special
 from tritorch.ops.arrays import number, on_arrays
-from tritorch.ops.elementwise import binary, floating, floats, no_bools, numbers, one_dtype, same, unary
+from tritorch.ops.elementwise import binary, floating, floats, floats_or_complex, no_bools, numbers, one_dtype, same, unary
 from tritorch.ops.loops import COMPLEX, SCALAR, launch_elementwise
 from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.tensor import Tensor
@@ -153,8 +154,13 @@ def _pow_grad_input(g, input, other):
 
 
 def _pow_grad_other(g, input, other, out):
-    log_input = log(input) if isinstance(input, Tensor) else math.log(input) if input > 0 else -math.inf if input == 0 else math.nan
-    zero_base = (input == 0) & (other >= 0) if isinstance(input, Tensor) else (other >= 0) if input == 0 else None
+    if isinstance(input, Tensor):
+        log_input = log(input if input.dtype.is_complex or not out.dtype.is_complex else input.to(out.dtype))
+    elif input and out.dtype.is_complex:
+        log_input = cmath.log(input)
+    else:
+        log_input = math.log(input) if input > 0 else -math.inf if input == 0 else math.nan
+    zero_base = (input == 0) & (other.real >= 0) if isinstance(input, Tensor) else (other.real >= 0) if input == 0 else None
     grad = g * (out * log_input)
     return grad if zero_base is None else grad.masked_fill(zero_base, 0)
 
@@ -162,7 +168,7 @@ def _pow_grad_other(g, input, other, out):
 def _power_dtype(name, x, y):
     kind = promote(x, y)
     check(kind is not types.bool or not isinstance(y, Tensor), name, "numbers", kind, use="logical operators for bools")
-    check(kind.is_floating_point or isinstance(y, Tensor) or y >= 0, name, "exponents that are not negative for integers", y,
+    check(kind.has_gradients or isinstance(y, Tensor) or y >= 0, name, "exponents that are not negative for integers", y,
           use="a floating base")
     return kind
 
@@ -180,39 +186,41 @@ pow = binary("pow", """input to the power of other, elementwise, broadcast.
     >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2
     tensor([1., 4., 9.])
     """, _power, result=_power_dtype, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
+             complex=HOLOMORPHIC, complex_cpu=complex_arrays.power,
              samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1),
                                    (make(40, integer=True, low=-2, high=3), make(40, integer=True, low=-4, high=4))])
 
 
 def float_power(input, exponent, *, out=None):
-    """input to the power of exponent in float64."""
-    base = input.to(types.float64) if isinstance(input, Tensor) else float(input)
-    power = exponent.to(types.float64) if isinstance(exponent, Tensor) else float(exponent)
+    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+    kind = types.complex128 if promote(input, exponent).is_complex else types.float64
+    base, power = [x.to(kind) if isinstance(x, Tensor) else x if isinstance(x, builtins.complex) else float(x) for x in (input, exponent)]
     return pow(base, power) if out is None else pow.into(out, base, power)
 
 
 square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype,
-               grad=lambda g, input: g * (input * 2))
-sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2))
+               grad=lambda g, input: g * (input * 2), complex=HOLOMORPHIC)
+sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2),
+             complex=HOLOMORPHIC)
 rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART,
-              grad=lambda g, out: g * (out * out * out * -0.5))
-reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out)
+              grad=lambda g, out: g * (out * out * out * -0.5), complex=HOLOMORPHIC)
+reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out,
+                   complex=HOLOMORPHIC)
 
 # ------------------------------------------------------------------ signs and rounding
 neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g, complex=OWN)
 abs = unary("abs", "|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor.", np.abs,
             result=lambda name, x: numbers(name, x).to_real(), complex=OWN, grad=lambda g, input: g * sgn(input))
 abs.exact = True
+
+
 def _sign(x):
-    if x.dtype.kind == "c":
-        size = np.abs(x)
-        return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
     return np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0))
 
 
 sign = unary("sign", "-1, 0 or 1; 0 for NaN.", _sign, grad=zeros)
 sgn = unary("sgn", "input / |input|, 0 for 0: the sign of real numbers, the direction of complex ones.", _sign, "sign", complex=OWN,
-            grad=lambda g, input, out: _sgn_grad(g, input, out))
+            complex_cpu=complex_arrays.sign, grad=lambda g, input, out: _sgn_grad(g, input, out))
 
 
 def _sgn_grad(g, input, out):
@@ -244,7 +252,7 @@ def round(input, *, decimals=0, out=None):
 
 def frac(input, *, out=None):
     """The fractional part, with the sign of input."""
-    check(input.dtype.is_floating_point, "frac", "a floating dtype", input.dtype)
+    floats("frac", input)
     return sub(input, trunc(input)) if out is None else sub.into(out, input, trunc(input), 1)
 
 
@@ -255,18 +263,23 @@ def positive(input):
 
 
 # ------------------------------------------------------------------ exponentials and logarithms
-exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: g * out)
-exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: g * (out * 0.6931471805599453))
-expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1))
-log = unary("log", "The natural logarithm.", np.log, result=floating, domain=APART, grad=lambda g, input: g / input)
+exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: g * out, complex=HOLOMORPHIC)
+exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: g * (out * 0.6931471805599453),
+             complex=HOLOMORPHIC)
+expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1),
+              complex=HOLOMORPHIC, complex_cpu=complex_arrays.expm1)
+log = unary("log", "The natural logarithm.", np.log, result=floating, domain=APART, grad=lambda g, input: g / input,
+            complex=HOLOMORPHIC)
 log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART,
-             grad=lambda g, input: g / (input * 0.6931471805599453))
+             grad=lambda g, input: g / (input * 0.6931471805599453), complex=HOLOMORPHIC)
 log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART,
-              grad=lambda g, input: g / (input * 2.302585092994046))
-log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1))
+              grad=lambda g, input: g / (input * 2.302585092994046), complex=HOLOMORPHIC)
+log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1),
+              complex=HOLOMORPHIC, complex_cpu=complex_arrays.log1p)
 
 
-logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, tensors="input other", result=floats,
+logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, tensors="input other",
+                   result=floats_or_complex, complex=HOLOMORPHIC, complex_cpu=complex_arrays.logaddexp,
                    grad_input=lambda g, input, other: g / (exp(other - input) + 1),
                    grad_other=lambda g, input, other: g / (exp(input - other) + 1))
 logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, tensors="input other", result=floats,
@@ -283,10 +296,11 @@ def _xlogy_grad(g, input, other):
     return grad if other > 0 else grad.masked_fill(input == 0, 0)
 
 
-sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: sigmoid_backward(g, out))
+sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: sigmoid_backward(g, out),
+                complex=HOLOMORPHIC, complex_cpu=complex_arrays.sigmoid)
 sigmoid_backward = binary("sigmoid_backward", "g · out · (1 - out).", lambda g, out: g * (out * (1 - out)), names=("g_out", "out_value"),
                           grad_input=lambda g, out_value: sigmoid_backward(g, out_value),
-                          grad_other=lambda g, g_out, out_value: g * (g_out * (1 - 2 * out_value)))
+                          grad_other=lambda g, g_out, out_value: g * (g_out * (1 - 2 * out_value)), complex=HOLOMORPHIC)
 logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit",
                   result=floating,
                   attrs=(("eps", -1.0),), domain={"low": 0.1, "high": 0.9},
@@ -362,6 +376,8 @@ def ldexp(input, other, *, out=None):
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
     tensors("ldexp", input=input)
     kind = promote_float(input, other)
+    if kind.is_complex:
+        return copy.deliver(mul(input, pow(2.0, other)), out)
     other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
     half = trunc(other / 2) if isinstance(other, Tensor) else other // 2
     made = mul(mul(input, pow(2.0, half)), pow(2.0, other - half))

@@ -2,6 +2,7 @@
 from tritorch.dispatch import common_device, op
 from tritorch.ops.matrices import check_matrices, precise, product
 from tritorch.ops.products import multiply, product_shape
+from tritorch.pairs import OWN, adjoint
 
 
 @op
@@ -22,14 +23,17 @@ def precise_product_cuda(out, a, b):
     product(out, a, b)
 
 
+precise_product.complex = OWN
+
+
 @precise_product.grad("a")
 def precise_product_grad_a(g, b):
-    return precise_product(g, b.mT)
+    return precise_product(g, adjoint(b))
 
 
 @precise_product.grad("b")
 def precise_product_grad_b(g, a):
-    return precise_product(a.mT, g)
+    return precise_product(adjoint(a), g)
 
 
 @precise_product.samples

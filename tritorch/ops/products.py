@@ -8,6 +8,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.gemm import gemm
+from tritorch.pairs import OWN, adjoint, check_number
 from tritorch.shape import broadcast_shapes
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -99,7 +100,7 @@ def matmul(input, other):
     return product_shape("matmul", input, other), one_dtype("matmul", input, other), common_device("matmul", input, other)
 
 
-matmul.exact = True
+matmul.exact, matmul.complex = True, OWN
 
 
 @matmul.impl("cpu")
@@ -131,12 +132,12 @@ def add_product(total, a, b, alpha=1):
 
 @matmul.grad("input")
 def matmul_grad_input(g, other, input_shape):
-    return with_arrived("input", input_shape, g, other.mT)
+    return with_arrived("input", input_shape, g, adjoint(other))
 
 
 @matmul.grad("other")
 def matmul_grad_other(g, input, other_shape):
-    return with_arrived("other", other_shape, input.mT, g)
+    return with_arrived("other", other_shape, adjoint(input), g)
 
 
 @matmul.samples
@@ -191,14 +192,15 @@ def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
     shape = product_shape("addmm", mat1, mat2)
     dtype = sum_dtype("addmm", one_dtype("addmm", mat1, mat2), out_dtype, input)
     whole = isinstance(beta, int) and isinstance(alpha, int)
-    check(whole or dtype.is_floating_point, "addmm", "a whole beta and alpha for integers", beta, alpha)
+    check(whole or dtype.has_gradients, "addmm", "a whole beta and alpha for integers", beta, alpha)
+    check_number("addmm", dtype, beta, alpha)
     if input is None:
         return shape, dtype, common_device("addmm", mat1, mat2)
     check(broadcast_shapes("addmm", input.shape, shape) == tuple(shape), "addmm", f"input that broadcasts to {tuple(shape)}", input.shape)
     return shape, dtype, common_device("addmm", mat1, mat2)
 
 
-addmm.exact = True
+addmm.exact, addmm.complex = True, OWN
 
 
 @addmm.impl("cpu")
@@ -213,17 +215,17 @@ def addmm_cuda(out, input, mat1, mat2, beta, alpha, out_dtype):
 
 @addmm.grad("input")
 def addmm_grad_input(g, beta):
-    return g if beta == 1 else g * beta
+    return g if beta == 1 else g * beta.conjugate()
 
 
 @addmm.grad("mat1")
 def addmm_grad_mat1(g, mat2, alpha, mat1_shape):
-    return with_arrived("mat1", mat1_shape, g.to(mat2.dtype), mat2.mT, alpha)
+    return with_arrived("mat1", mat1_shape, g.to(mat2.dtype), adjoint(mat2), alpha.conjugate())
 
 
 @addmm.grad("mat2")
 def addmm_grad_mat2(g, mat1, alpha, mat2_shape):
-    return with_arrived("mat2", mat2_shape, mat1.mT, g.to(mat1.dtype), alpha)
+    return with_arrived("mat2", mat2_shape, adjoint(mat1), g.to(mat1.dtype), alpha.conjugate())
 
 
 @addmm.samples

@@ -12,6 +12,7 @@ from tritorch.ops.precise_product import precise_product
 from tritorch.ops.singular import spaced, svd_factors
 from tritorch.ops.triangles import triangle
 from tritorch.ops.view import expand_to
+from tritorch.pairs import OWN, adjoint
 from tritorch.shape import broadcast_shapes
 from tritorch.tensor import Tensor
 
@@ -27,18 +28,22 @@ def pseudo_inverse(A, atol, rtol, hermitian):
 
 @pseudo_inverse.impl("cpu")
 def pseudo_inverse_cpu(out, info, A, atol, rtol, hermitian):
-    A = np.tril(A) + np.tril(A, -1).swapaxes(-1, -2) if hermitian else A
+    A = np.tril(A) + np.tril(A, -1).swapaxes(-1, -2).conj() if hermitian else A
     info[...] = ~np.isfinite(A).all((-2, -1))
     if out.size:
         U, S, Vh = np.linalg.svd(np.where(info[..., None, None], 1, A), full_matrices=False)
         least = np.maximum(np.asarray(atol)[..., None], np.asarray(rtol)[..., None] * S[..., :1])
         parts = np.where(S > least, 1 / S, 0).astype(A.dtype)
-        out[...] = (Vh.swapaxes(-1, -2) * parts[..., None, :]) @ U.swapaxes(-1, -2)
+        out[...] = (Vh.swapaxes(-1, -2).conj() * parts[..., None, :]) @ U.swapaxes(-1, -2).conj()
         out[info != 0] = np.nan
 
 
 @pseudo_inverse.impl("cuda")
 def pseudo_inverse_cuda(out, info, A, atol, rtol, hermitian):
+    if A.dtype.is_complex:
+        from tritorch.ops.embedded import pseudo_inverse_embedded
+
+        return pseudo_inverse_embedded(out, info, A, atol, rtol, hermitian)
     A = A.detach()
     U, S, Vh, code = svd_factors(triangle(A, 0, False) + triangle(A, -1, False).mT if hermitian else A)
     transfer(info, code)
@@ -54,13 +59,16 @@ def above(S, atol, rtol):
     return (S > most * rtol) & (S > atol)
 
 
+pseudo_inverse.complex = OWN
+
+
 @pseudo_inverse.grad("A")
 def pseudo_inverse_grad(g_out, A, out):
     """G. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose variables separate",
     1973."""
-    P, G = out, g_out.mT
-    first, last = G @ P @ P.mT, P.mT @ P @ G
-    return first - A @ (P @ first) + last - (last @ P) @ A - P.mT @ g_out @ P.mT
+    P, Ph, G = out, adjoint(out), adjoint(g_out)
+    first, last = G @ P @ Ph, Ph @ P @ G
+    return first - A @ (P @ first) + last - (last @ P) @ A - Ph @ g_out @ Ph
 
 
 @pseudo_inverse.samples
@@ -78,7 +86,7 @@ def pseudo_inverse_workloads(make):
 # ------------------------------------------------------------------ PyTorch's names above it
 def tolerances(A, atol, rtol):
     """(atol, rtol) of PyTorch's arguments: rtol is by default that of the dtype and size, but 0 beside an atol above 0."""
-    default = finfo(A.dtype).eps * max(A.shape[-2:])
+    default = finfo(A.dtype.to_real()).eps * max(A.shape[-2:])
     if rtol is None:
         rtol = compare.where(atol > 0, 0.0, default) if isinstance(atol, Tensor) else 0.0 if atol else default
     return 0.0 if atol is None else atol, rtol

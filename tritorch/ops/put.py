@@ -12,6 +12,7 @@ from tritorch.ops.faults import fault_word
 from tritorch.ops.indexing import K, add_slices, check_index, check_long, check_range, finish, in_order, linear_places, write_rows
 from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse
+from tritorch.pairs import OWN, check_number
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
@@ -155,6 +156,9 @@ def joint_places_workloads(make):
     yield "4M int64 twice", lambda: ((index, index), (1 << 10, 1 << 10)), 3 * index.nbytes, 0
 
 
+put.complex = OWN
+
+
 @put.grad("input")
 def put_grad_input(g, indices, accumulate, wrap):
     return g if accumulate else put(g, indices, create.new_zeros(g, ()), False, wrap)
@@ -204,6 +208,7 @@ def index_put(input, indices, values, accumulate=False, *, out=None):
 def write(part, picks, value):
     """`part[picks] = value` in place: what x[...] = v does after its basic part is resolved."""
     if not isinstance(value, Tensor):
+        check_number("index_put", part.dtype, value)
         value = create.full((), value, dtype=part.dtype, device=part.device)
     value = value if value.shape else value.to(part.device)
     shape = put_shape(part, picks)
@@ -233,6 +238,7 @@ def index_fill(input, dim, index, value, *, out=None):
     """input with the slices along `dim` that `index` names filled with a number."""
     check(len(index.shape) <= 1, "index_fill", "a vector of indices", index.shape)
     check_long("index_fill", index, IndexError)
+    check_number("index_fill", input.dtype, value)
     if isinstance(value, Tensor):
         check(not value.shape, "index_fill", "a number or a 0-dim tensor", value.shape)
         value = value.to(input.device, input.dtype)
@@ -258,6 +264,7 @@ def masked_fill(input, mask, value, *, out=None):
     """
     try:
         check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
+        check_number("masked_fill", input.dtype, value)
         if isinstance(value, Tensor):
             check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
             value = value.to(input.device, input.dtype)

@@ -10,9 +10,10 @@ from tritorch.autograd.modes import state
 from tritorch.device import as_device
 from tritorch.dtype import bfloat16, chosen, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
-from tritorch.errors import check, no_sizes, whole_numbers
+from tritorch.errors import check, no_sizes, sentence, whole_numbers
 from tritorch.ops.binomial import binomial  # noqa: F401
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
+from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
     place,
@@ -38,6 +39,10 @@ def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=Fa
     """A new tensor of draws, or `out` filled with them."""
     shape = whole_numbers("rand", "sizes", shape)
     device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
+    if dtype.is_complex:
+        out = empty(shape, dtype, device) if out is None else out
+        refill_parts(out, fill, a, b, generator)
+        return out.requires_grad_() if requires_grad else out
     values = shape, dtype, device, a, b, *place(device, generator, numel(shape))
     result = fill(*values) if out is None else fill.into(out, *values)
     if pin_memory:
@@ -73,7 +78,7 @@ def rand(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, d
 
 
 def randn(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
-    """Standard normal numbers: mean 0, variance 1.
+    """Standard normal numbers: mean 0, variance 1; of complex dtypes with half of it in each part.
 
     >>> import tritorch as torch
     >>> torch.randn(2, 3).shape
@@ -106,6 +111,8 @@ def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=Non
     >>> sorted(torch.randperm(4).tolist())
     [0, 1, 2, 3]
     """
+    if chosen(dtype if out is None else out.dtype, int64).is_complex:
+        raise NotImplementedError(sentence("randperm", "a real dtype", dtype))
     keys = made(random_integers, (n,), -1 << 63, 1 << 63, int64, device if out is None else out.device, generator)
     order = keys.argsort(stable=True).to(chosen(dtype, int64))
     if pin_memory:
@@ -163,11 +170,24 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None
         check(std >= 0, "normal", "std ≥ 0", std)
         return made(random_normal, size, mean, std, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad, pin_memory)
     tensor = mean if isinstance(mean, Tensor) else std
+    if isinstance(mean, complex) or isinstance(mean, Tensor) and mean.dtype.is_complex:
+        return deliver(around(mean, std, tensor, generator), out)
     kind = promote(mean, std)
     mean, std = [v.to(kind) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=kind) for v in (mean, std)]
     shape = broadcast_shapes("normal", mean.shape, std.shape)
     values = mean.expand(shape), std.expand(shape), *place(tensor.device, generator, numel(shape))
     return random_normal_around(*values) if out is None else random_normal_around.into(out, *values)
+
+
+def around(mean, std, tensor, generator):
+    """Complex normal numbers with the elementwise `mean` and real `std`, half of whose square is the variance of each part."""
+    kind = promote(mean, std)
+    check(not isinstance(std, Tensor) or not std.dtype.is_complex, "normal", "a real std", kind)
+    mean, std = [v.to(t) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=t) for v, t in ((mean, kind), (std, kind.to_real()))]
+    shape = broadcast_shapes("normal", mean.shape, std.shape)
+    count = place(tensor.device, generator, 2 * numel(shape))
+    parts = random_normal_around(view_as_real(mean.expand(shape)), (std * math.sqrt(0.5)).unsqueeze(-1).expand(*shape, 2), *count)
+    return view_as_complex(parts)
 
 
 def bernoulli(input, p=None, *, generator=None, out=None):
@@ -230,9 +250,21 @@ def invert(p, count, generator):
 
 
 # ------------------------------------------------------------------ fills in place
+def refill_parts(x, fill, a, b, generator):
+    """Fill both parts of a complex tensor: with uniform numbers, or normal ones that have half of the variance each."""
+    if fill not in (random_uniform, random_normal):
+        raise NotImplementedError(sentence(fill.__name__, "a real tensor", x.dtype))
+    parts = view_as_real(x)
+    values = parts.shape, parts.dtype, x.device, a, b * math.sqrt(0.5) if fill is random_normal else b
+    fill.into(parts, *values, *place(x.device, generator, parts.numel()))
+
+
 def refill(x, fill, a, b, generator):
     if state.grad and x.requires_grad and x.is_leaf:
         raise RuntimeError("random fill: a leaf Variable that requires grad is being used in an in-place operation; use no_grad()")
+    if x.dtype.is_complex:
+        refill_parts(x, fill, a, b, generator)
+        return x
     return fill.into(x, x.shape, x.dtype, x.device, a, b, *place(x.device, generator, x.numel()))
 
 
@@ -300,5 +332,7 @@ def random_(x, from_=None, to=None, *, generator=None):
     if to is None and from_ is not None:
         from_, to = 0, from_
     if to is None:
+        if x.dtype.is_complex:
+            raise NotImplementedError(sentence("random_", "a real tensor", x.dtype))
         to = (1 << MANTISSA[x.dtype] if x.dtype in MANTISSA else 1 if x.dtype is bool_ else iinfo(x.dtype).max) + 1
     return refill(x, random_integers, int(from_ or 0), int(to), generator)

@@ -1,4 +1,4 @@
-"""Reductions to one value: sum, nansum, mean, nanmean, prod, any, all, count_nonzero, logsumexp.
+"""Reductions to one value: sum, nansum, mean, nanmean, prod, any, all, count_nonzero.
 
 On the GPU a reduction is a monoid run over the rows of any layout by `reduce_rows` (monoids.py).
 """
@@ -12,11 +12,12 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy
+from tritorch.ops.arrays import cast
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
 from tritorch.ops.shaping import cat
 from tritorch.ops.view import expand_to, same_memory
-from tritorch.pairs import Parts
+from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.shape import wrap_dims
 
 # ------------------------------------------------------------------ the common ground of all reductions
@@ -64,6 +65,13 @@ def spread(g, shape, dim, keepdim):
 def whole(dtype):
     """The dtype of a sum or product: int64 for integers and bools."""
     return dtype if dtype.has_gradients else types.int64
+
+
+def loadable(x, dtype):
+    """x as kernels can load it for a result of this dtype: they widen real numbers, but cut nothing off and add no imaginary parts."""
+    if x.dtype.is_complex or dtype.is_complex:
+        return x if x.dtype is dtype else x.to(dtype)
+    return x if dtype.is_floating_point or not x.dtype.is_floating_point else x.to(dtype)
 
 
 def accumulator(dtype):
@@ -140,7 +148,7 @@ def summing(name, doc, monoid, on_array):
     def cpu(out, x, dim, keepdim, dtype):
         dims = dims_of(dim, x.ndim, name)
         if dtype and x.dtype != out.dtype:
-            x = x.astype(out.dtype)
+            x = cast(x, out.dtype)
         x = single(x)
         if on_array is np.sum and x.dtype == out.dtype and x.size <= 4096:
             np.add.reduce(x, dims, None, out, keepdim)                   # the same without 3 µs of np.sum's own
@@ -153,9 +161,7 @@ def summing(name, doc, monoid, on_array):
 
     @f.impl("cuda")
     def cuda(out, x, dim, keepdim, dtype):
-        if dtype and not out.dtype.is_floating_point and x.dtype.is_floating_point:
-            x = x.to(out.dtype)
-        reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, whole(out.dtype.compute))
+        reduce_rows([out], [loadable(x, out.dtype) if dtype else x], dims_of(dim, x.ndim, name), keepdim, monoid, whole(out.dtype.compute))
 
     f.samples(sample_dims)
     bad_dims(f)
@@ -177,7 +183,7 @@ def sum_grad(g, input_shape, dim, keepdim):
     return spread(g, input_shape, dim, keepdim)
 
 
-sum.complex = Parts()
+sum.complex = OWN
 nansum = summing("nansum", """Sum over `dim` that counts NaN as 0.
 
     >>> import tritorch as torch; torch.tensor([1.0, float("nan")]).nansum().item()
@@ -200,20 +206,21 @@ def mean(input, dim=None, keepdim=False, dtype=None):
     tensor([1.5000, 4.5000])
     """
     kind = input.dtype if dtype is None else types.as_dtype(dtype)
-    check(kind.is_floating_point, "mean", "a floating dtype", kind, use="x.mean(dtype=torch.float32)")
+    check(kind.has_gradients, "mean", "a floating dtype", kind, use="x.mean(dtype=torch.float32)")
     return kept(input.shape, dims_of(dim, input.ndim, "mean"), keepdim), kind, input.device
 
 
 @mean.impl("cpu")
 def mean_cpu(out, x, dim, keepdim, dtype):
     dims = dims_of(dim, x.ndim, "mean")
-    x = single(x if dtype is None else x.astype(out.dtype, copy=False))
+    x = single(x if dtype is None else cast(x, out.dtype))
     total = row_sums(x).reshape(out.shape) if dims == (x.ndim - 1,) else np.sum(x, axis=dims, keepdims=keepdim)
     np.divide(total, x.dtype.type(math.prod([x.shape[d] for d in dims])), out=out, casting="unsafe")
 
 
 @mean.impl("cuda")
 def mean_cuda(out, x, dim, keepdim, dtype):
+    x = loadable(x, out.dtype)
     reduce_rows([out], [x], dims_of(dim, x.ndim, "mean"), keepdim, Monoid("sum", "sum", "mean"), out.dtype.compute)
 
 
@@ -222,6 +229,7 @@ def mean_grad(g, input_shape, dim, keepdim):
     return spread(g / max(size_of(input_shape, dim), 1), input_shape, dim, keepdim)
 
 
+mean.complex = OWN
 mean.samples(sample_dims)
 sweeps(mean)
 
@@ -253,10 +261,14 @@ prod = summing("prod", """Product over one dim, or over all.
     """, Monoid("prod", "prod"), np.prod)
 
 
+prod.complex = HOLOMORPHIC
+
+
 @prod.grad("input")
 def prod_grad(g, input, dim, keepdim):
     if not input.shape:
         return g
+    input = input if input.dtype.is_complex is g.dtype.is_complex else input.to(g.dtype)
     x, at = (input.reshape(-1), 0) if dim is None else (input, dim)
     others = before(x, at) * before(x.flip(at), at).flip(at)             # no division, so factors of 0 do no harm
     return (g.reshape(kept(x.shape, dims_of(at, x.ndim, "prod"), True)) * others).reshape(input.shape)
@@ -288,7 +300,7 @@ def truth(name, doc, combine, identity, on_array):
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
-    f.exact = True
+    f.exact, f.complex = True, OWN
     monoid = Monoid("truth", combine, states=(types.int32,))
 
     @f.impl("cpu")
@@ -347,53 +359,6 @@ def count_nonzero_samples(make):
     yield make(3, 0, 2), 2
 
 
+count_nonzero.complex = OWN
 bad_dims(count_nonzero)
 sweeps(count_nonzero)
-
-
-# ------------------------------------------------------------------ logsumexp
-@op
-def logsumexp(input, dim, keepdim=False):
-    """Logarithm of a sum of exponentials over `dim`, without overflow.
-
-    out = log Σ exp(x). Integers become the default floating type.
-
-    >>> import tritorch as torch; torch.tensor([1000.0, 1000.0]).logsumexp(0)
-    tensor(1000.6932)
-    """
-    return kept(input.shape, dims_of(dim, input.ndim, "logsumexp"), keepdim), types.promote_float(input), input.device
-
-
-@logsumexp.impl("cpu")
-def logsumexp_cpu(out, x, dim, keepdim):
-    dims = dims_of(dim, x.ndim, "logsumexp")
-    x = single(x) if x.dtype.kind in "fV" else x.astype(out.dtype)
-    top = np.max(x, axis=dims, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0)
-    total = np.log(np.sum(np.exp(x - top), axis=dims, keepdims=True)) + top
-    out[...] = total.reshape(out.shape)
-
-
-@logsumexp.impl("cuda")
-def logsumexp_cuda(out, x, dim, keepdim):
-    monoid = Monoid("logsumexp", "logsumexp", "logsumexp", (None, None))
-    reduce_rows([out], [x], dims_of(dim, x.ndim, "logsumexp"), keepdim, monoid, out.dtype.compute)
-
-
-@logsumexp.grad("input")
-def logsumexp_grad(g, input, out, dim, keepdim):
-    return restore(g, input.ndim, dim, keepdim) * (input - restore(out, input.ndim, dim, keepdim)).exp()
-
-
-@logsumexp.samples
-def logsumexp_samples(make):
-    yield make(3, 5), 1
-    yield make(2, 3, 7), (0, -1)
-    yield make(4, 9), 0, True
-    yield make(37, 43), -1
-    yield make(), 0
-    yield make(3, 0, 2), 2
-
-
-bad_dims(logsumexp)
-sweeps(logsumexp)

@@ -1,4 +1,4 @@
-"""Scans along one dim: cumsum, cumprod, cummax, cummin, logcumsumexp, and the linear recurrence that their gradients need."""
+"""Scans along one dim: cumsum, cumprod, cummax, cummin, and the linear recurrence that gradients of scans need."""
 from collections import namedtuple
 
 import numpy as np
@@ -6,18 +6,21 @@ import numpy as np
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
-from tritorch.dtype import promote_float, types
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create
+from tritorch.ops.arrays import cast
 from tritorch.ops.destinations import call
 from tritorch.ops.extremes import highest, lowest
-from tritorch.ops.reduce import accumulator, single, whole
+from tritorch.ops.monoids import PAIRED, both_parts, operands
+from tritorch.ops.reduce import accumulator, loadable, single, whole
 from tritorch.ops.rows import chunk_of, half, remember, rows, vector_of
 from tritorch.ops.shaping import cat
+from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 from tritorch.tensor import empty
 
-K = kernels("scan")
+K, COMPLEX = kernels("scan"), kernels("complex_scan")
 CummaxResult, CumminResult = namedtuple("cummax", "values indices"), namedtuple("cummin", "values indices")
 
 
@@ -58,12 +61,19 @@ def tiles(M, N, across, itemsize, states, processors):
 def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0, reverse=False):
     """Scan `inputs` along `dim` into `outs` on the GPU: in one launch or, where there are few long rows, in three."""
     shape = inputs[0].shape
+    functions = K
+    if inputs[0].dtype.is_complex:
+        functions, acc, states = COMPLEX, acc.parts, (None,) * PAIRED[combine]
+        outs, inputs = both_parts(outs), [t for x in inputs for t in operands(x)]
+        lift, combine, finish = [f"pair_{name}" for name in (lift, combine, finish)]
     geometry = rows(shape, (dim,) if shape else (), *[t.strides for t in (*outs, *inputs)])
     M, shape_m, stride_m, N, _, stride_n, across, wide, align = geometry
     if not M or not N:
         return
-    monoid = {"LIFT": getattr(K, lift + "_lift"), "COMBINE": getattr(K, combine + "_combine"), "SCAN": getattr(K, combine + "_scan"),
-              "FINISH": getattr(K, finish + "_finish"), "IDENTITY": identity, "ACC": getattr(K.tl, acc.name), "REVERSE": reverse}
+    lift, joined, scan, finish = [getattr(functions, name) for name in (f"{lift}_lift", f"{combine}_combine", f"{combine}_scan",
+                                                                        f"{finish}_finish")]
+    monoid = {"LIFT": lift, "COMBINE": joined, "SCAN": scan, "FINISH": finish, "IDENTITY": identity, "ACC": getattr(K.tl, acc.name),
+              "REVERSE": reverse}
 
     size = inputs[0].dtype.itemsize
 
@@ -131,7 +141,7 @@ def running(name, doc, combine, ufunc, reverse=False):
         if not x.ndim:
             out[...] = x
             return
-        x = single(x if dtype is None else x.astype(out.dtype, copy=False))
+        x = single(x if dtype is None else cast(x, out.dtype))
         target = out
         if reverse:
             x, target = np.flip(x, dim), np.flip(out, dim)
@@ -142,8 +152,7 @@ def running(name, doc, combine, ufunc, reverse=False):
 
     @f.impl("cuda")
     def cuda(out, x, dim, dtype):
-        if dtype and not out.dtype.is_floating_point and x.dtype.is_floating_point:
-            x = x.to(out.dtype)
+        x = loadable(x, out.dtype) if dtype else x
         scan_rows([out], [x], wrap_dim(dim, x.ndim, name), combine, combine, "first", (None,), whole(out.dtype.compute), reverse=reverse)
 
     f.samples(sample_scans)
@@ -175,6 +184,10 @@ cumprod = running("cumprod", """Running product along `dim`.
     """, "prod", np.multiply)
 
 
+cumsum.complex = reverse_cumsum.complex = OWN
+cumprod.complex = HOLOMORPHIC
+
+
 @cumsum.grad("input")
 def cumsum_grad(g, dim):
     return reverse_cumsum(g, dim)
@@ -190,6 +203,7 @@ def cumprod_grad(g, input, dim):
     # d out_j / d x_i = (product before i) · (product from i + 1 to j): sums of those over j are a linear recurrence from the end
     if not input.ndim or not input.shape[dim]:
         return g
+    input = input if input.dtype.is_complex is g.dtype.is_complex else input.to(g.dtype)
     n = input.shape[dim]
     ones = create.ones_like(input.narrow(dim, 0, 1))
     before, after = shifted(ones, input.narrow(dim, 0, n - 1), dim), shifted(input.narrow(dim, 1, n - 1), ones, dim)
@@ -267,46 +281,6 @@ def cummin(input, dim, *, out=None):
     return call(cummin_pair, (input, dim), out, CumminResult)
 
 
-# ------------------------------------------------------------------ logcumsumexp
-@op
-def logcumsumexp(input, dim):
-    """Logarithm of the running sum of exponentials along `dim`, without overflow.
-
-    out_i = log(exp(x_0) + … + exp(x_i)).
-
-    >>> import tritorch as torch; torch.tensor([1000.0, 1000.0]).logcumsumexp(0)
-    tensor([1000.0000, 1000.6932])
-    """
-    wrap_dim(dim, input.ndim, "logcumsumexp")
-    check(input.dtype.is_floating_point, "logcumsumexp", "a floating dtype", input.dtype, use="x.float()")
-    return input.shape, promote_float(input), input.device
-
-
-@logcumsumexp.impl("cpu")
-def logcumsumexp_cpu(out, x, dim):
-    out[...] = np.logaddexp.accumulate(single(x), axis=dim) if x.ndim else x
-
-
-@logcumsumexp.impl("cuda")
-def logcumsumexp_cuda(out, x, dim):
-    scan_rows([out], [x], wrap_dim(dim, x.ndim, "logcumsumexp"), "logsumexp", "logsumexp", "logsumexp", (None, None), out.dtype.compute)
-
-
-@logcumsumexp.grad("input")
-def logcumsumexp_grad(g, input, out, dim):
-    # Σ_j≥i g_j · exp(x_i - out_j) = exp(x_i - out_i) · t_i with t_i = g_i + exp(out_i - out_(i+1)) · t_(i+1): out grows, no overflow
-    if not input.ndim or not input.shape[dim]:
-        return g
-    last = input.shape[dim] - 1
-    ratio = (out.narrow(dim, 0, last) - out.narrow(dim, 1, last)).exp()
-    return (input - out).exp() * linear_recurrence(shifted(ratio, create.zeros_like(out.narrow(dim, last, 1)), dim), g, dim, True)
-
-
-logcumsumexp.samples(sample_scans)
-bad_dim(logcumsumexp)
-sweeps(logcumsumexp)
-
-
 # ------------------------------------------------------------------ linear recurrence
 @op
 def linear_recurrence(a, b, dim, reverse=False):
@@ -320,7 +294,7 @@ def linear_recurrence(a, b, dim, reverse=False):
     """
     wrap_dim(dim, a.ndim, "linear_recurrence")
     check(a.shape == b.shape, "linear_recurrence", "a and b of one shape", a.shape, b.shape)
-    check(a.dtype is b.dtype and a.dtype.is_floating_point, "linear_recurrence", "a and b of one floating dtype", a.dtype, b.dtype)
+    check(a.dtype is b.dtype and a.dtype.has_gradients, "linear_recurrence", "a and b of one floating dtype", a.dtype, b.dtype)
     return a.shape, a.dtype, a.device
 
 
@@ -341,6 +315,9 @@ def linear_recurrence_cpu(out, a, b, dim, reverse):
 def linear_recurrence_cuda(out, a, b, dim, reverse):
     scan_rows([out], [a, b], wrap_dim(dim, a.ndim, "linear_recurrence"), "recurrence", "recurrence", "recurrence", (None, None),
               out.dtype.compute, reverse=reverse)
+
+
+linear_recurrence.complex = HOLOMORPHIC
 
 
 @linear_recurrence.grad("a", "b")

@@ -20,8 +20,9 @@ from tritorch.ops.indexing import (
     pointing,
     write_rows,
 )
-from tritorch.ops.loops import as_number
+from tritorch.ops.padding import as_element
 from tritorch.ops.segments import join_rows
+from tritorch.pairs import HOLOMORPHIC, OWN, Parts, check_number, refuse
 from tritorch.shape import prod, wrap_dim
 from tritorch.tensor import Tensor
 
@@ -75,6 +76,7 @@ def scatter_write(input, dim, index, src):
     """input with src (a tensor or a number) written where `index` points along `dim`; of several writers of one element the last wins."""
     check_places("scatter", input.shape, dim, index, src)
     check(not isinstance(src, Tensor) or src.dtype is input.dtype, "scatter", f"a source of {input.dtype}", getattr(src, "dtype", None))
+    check_number("scatter", input.dtype, src)
     return input.shape, input.dtype, common_device("scatter", input, index, src)
 
 
@@ -97,7 +99,7 @@ def scatter_write_cuda(out, input, dim, index, src):
         write_rows(view.reshape(made, -1, 1), 1, *_flat_cuda(input, dim, index, src))
     else:
         shape, index = input.shape or (1,), index if index.shape else view.reshape(index, 1)
-        value = int(bool(src)) if input.dtype is types.bool else as_number(src, input.dtype.compute)
+        value = as_element(src, input.dtype)
         pointing(K.put_number_kernel, made, (value,), index, wrap_dim(dim, len(shape), "scatter"), shape, made.strides or (1,), "scatter")
     finish(out, made)
 
@@ -156,7 +158,7 @@ def scatter_add(input, dim, index, src):
 @scatter_add.impl("cpu")
 def scatter_add_cpu(out, input, dim, index, src):
     made, places = _flat_cpu(input, dim, index)
-    wide = made.astype(np.float32) if made.dtype.kind not in "fiub" or made.dtype.itemsize == 2 and made.dtype.kind == "f" else made
+    wide = made.astype(np.float32) if made.dtype.kind not in "fiubc" or made.dtype.itemsize == 2 and made.dtype.kind == "f" else made
     add_slices(wide, 0, places, _source_cpu(src, index, input).astype(wide.dtype))
     np.copyto(out, wide.reshape(out.shape), casting="unsafe")
 
@@ -189,6 +191,8 @@ def scatter_join(input, dim, index, src, reduce):
     """input joined with src by "sum", "prod", "amax" or "amin" where `index` points along `dim`."""
     check_places("scatter_reduce", input.shape, dim, index, src)
     check(reduce in REDUCTIONS, "scatter_reduce", f"a reduction among {', '.join(REDUCTIONS)} or mean", repr(reduce))
+    if input.dtype.is_complex and reduce in ("amax", "amin"):
+        refuse("scatter_reduce", input)
     return input.shape, input.dtype, common_device("scatter_reduce", input, index, src)
 
 
@@ -233,11 +237,12 @@ def _cut(src, index):
 
 @scatter_join.samples
 def scatter_join_samples(make):
-    for reduce in REDUCTIONS:
+    for reduce in REDUCTIONS if not make.dtype.is_complex else ("sum",):
         yield make(4, 3, positive=True), 0, make(5, 3, integer=True, low=0, high=4), make(5, 3, positive=True), reduce
-    yield make(6), 0, make(0, integer=True), make(0), "amax"
+    yield make(6), 0, make(0, integer=True), make(0), "amax" if not make.dtype.is_complex else "sum"
 
 
+scatter_write.complex, scatter_add.complex, scatter_join.complex = Parts(words=True, values=("src",)), OWN, HOLOMORPHIC
 for _made, _rest in ((scatter_write, ()), (scatter_add, ()), (scatter_join, ("amax",))):
     @_made.workloads
     def _workloads(make, _rest=_rest):
@@ -266,16 +271,16 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=Non
     check(reduce in (*REDUCTIONS, "mean"), "scatter_reduce", f"a reduction among {', '.join(REDUCTIONS)} or mean", repr(reduce))
     check(src.dtype is input.dtype, "scatter_reduce", f"a source of {input.dtype}", src.dtype)
     if not include_self:
-        start = {"sum": 0, "mean": 0, "prod": 1, "amax": lowest(input.dtype), "amin": highest(input.dtype)}[reduce]
-        base = scatter_write(input, dim, index, start)
+        edge = {"amax": lowest, "amin": highest}.get(reduce)
+        base = scatter_write(input, dim, index, edge(input.dtype) if edge and not input.dtype.is_complex else int(reduce == "prod"))
     else:
         base = input
     made = scatter_join(base, dim, index, src, "sum" if reduce == "mean" else reduce)
     if reduce == "mean":
-        ones = create.ones_like(src.detach())
-        counts = scatter_add(create.full_like(input, 1 if include_self else 0, dtype=src.dtype), dim, index, ones)
+        ones = create.ones_like(src.detach(), dtype=src.dtype.to_real())
+        counts = scatter_add(create.full_like(input, 1 if include_self else 0, dtype=ones.dtype), dim, index, ones)
         counts = compare.clamp(counts, min=1)
-        made = made / counts if made.dtype.is_floating_point else made // counts
+        made = made / counts if made.dtype.has_gradients else made // counts
     return copy.deliver(made, out)
 
 

@@ -6,7 +6,9 @@ import numpy as np
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import types
+from tritorch.errors import check
 from tritorch.ops.ordering import sort_rows
+from tritorch.pairs import lengthened
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
@@ -32,8 +34,11 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
 
     `out` is contiguous, (rows, width); `base` may be `out` itself, or None: then rows that no place names are 0, as is the row `skip`.
     With `taps` each row of src has so many places, src[i // taps], with `owners` it is src[owners[i]] that goes to place i; with `weights`
-    times weights[i].
+    times weights[i]. Complex numbers are summed as twice as many real ones.
     """
+    if out.dtype.is_complex:
+        check(kind == "sum", "scatter_reduce", "real tensors for reductions other than sums on a GPU", out.dtype, use="x.cpu()")
+        out, base, src = [None if x is None else lengthened(x) for x in (out, base, src)]
     rows, width = out.shape
     n = places.shape[0]
     if not out.numel() or not n and base is out:

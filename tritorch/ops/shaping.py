@@ -11,6 +11,7 @@ from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.joining import concatenated
 from tritorch.ops.padding import roll_images
+from tritorch.pairs import OWN, Parts
 from tritorch.shape import Size, own_dim, wrap_dim, wrap_dims
 from tritorch.shape import broadcast_shapes as common_shape
 from tritorch.tensor import Tensor, own, strided
@@ -52,8 +53,7 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     tensors, dim = several("stack", tensors), dim if axis is None else axis
     shapes = dict.fromkeys([t.shape for t in tensors])
     check(len(shapes) == 1, "stack", "one tensor or more of one shape", *shapes)
-    shape = tensors[0].shape
-    d = wrap_dim(dim, len(shape) + 1, "stack")
+    shape, d = tensors[0].shape, wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
     if d < len(shape) and out is None and all(t.is_contiguous() for t in tensors):           # one view in the place of many
         return own(view.view_as_shape(cat(tensors, d), (*shape[:d], len(tensors), *shape[d:])))
     return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
@@ -223,6 +223,7 @@ def roll_dims_samples(make):
     yield make(4), (0,), (0,)
 
 
+flip_dims.complex, roll_dims.complex = OWN, Parts(words=True)
 for _made, _rest in ((flip_dims, ((0,),)), (roll_dims, ((5,), (0,)))):
     @_made.workloads
     def _workloads(make, _rest=_rest):
@@ -289,8 +290,7 @@ def repeat(input, *sizes, repeats=None):
     tensor([[0, 1, 0, 1],
             [0, 1, 0, 1]])
     """
-    sizes = sizes if repeats is None else (repeats,)
-    sizes = whole_numbers("repeat", "sizes", view.as_sizes(sizes))
+    sizes = whole_numbers("repeat", "sizes", view.as_sizes(sizes if repeats is None else (repeats,)))
     lead = len(sizes) - len(input.shape)
     check(lead >= 0, "repeat", f"at least {len(input.shape)} sizes", sizes)
     check(min(sizes, default=0) >= 0, "repeat", "sizes that are not negative", sizes)

@@ -6,9 +6,10 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, jacobi, slicing, view
+from tritorch.ops.complex import imag
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
-from tritorch.ops.eigen import diagonal_of, positive
+from tritorch.ops.eigen import diagonal_of, phase_free, positive, turn_of
 from tritorch.ops.extremes import amax
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.indexing import gather
@@ -17,6 +18,7 @@ from tritorch.ops.precise_product import precise_product
 from tritorch.ops.shaping import cat
 from tritorch.ops.sorting import sort_pairs
 from tritorch.ops.triangles import diag_embed
+from tritorch.pairs import HOST, adjoint
 from tritorch.shape import wrap_dim
 
 svd_result = result("svd", "U S V")
@@ -24,13 +26,13 @@ svd_result = result("svd", "U S V")
 
 @op(returns=("U", "S", "Vh", "info"))
 def svd_factors(A):
-    """(U, S, Vh, info) with A = U diag(S) Vh for A (…, m, n): U (…, m, k) and the transpose of Vh (…, k, n) have orthonormal columns,
-    S (…, k) falls and is not negative; k = min(m, n). Of each column of U the element of the greatest size is positive. info, int32, is 1
-    where A has numbers that are none."""
+    """(U, S, Vh, info) with A = U diag(S) Vh for A (…, m, n): U (…, m, k) and the adjoint of Vh (…, k, n) have orthonormal columns,
+    S (…, k), real, falls and is not negative; k = min(m, n). Of each column of U the element of the greatest size is positive. info,
+    int32, is 1 where A has numbers that are none."""
     check_matrices("linalg.svd", A=A)
     lead, (m, n) = A.shape[:-2], A.shape[-2:]
     k = min(m, n)
-    return [((*lead, m, k), A.dtype, A.device), ((*lead, k), A.dtype, A.device), ((*lead, k, n), A.dtype, A.device),
+    return [((*lead, m, k), A.dtype, A.device), ((*lead, k), A.dtype.to_real(), A.device), ((*lead, k, n), A.dtype, A.device),
             (lead, types.int32, A.device)]
 
 
@@ -43,9 +45,9 @@ def svd_factors_cpu(U, S, Vh, info, A):
         elif S.shape[-1]:
             U[place], S[place], Vh[place] = np.linalg.svd(A[place], full_matrices=False)
     if S.size:
-        turn = np.where(np.take_along_axis(U, np.abs(U).argmax(-2)[..., None, :], -2) < 0, -1, 1).astype(U.dtype)
+        turn = turn_of(U)
         U *= turn
-        Vh *= turn.swapaxes(-1, -2)
+        Vh *= turn.conj().swapaxes(-1, -2)
 
 
 @svd_factors.impl("cuda")
@@ -82,20 +84,27 @@ def of_tall(a):
     return u if Q is None else precise_product(Q, u), s, gather(v, -1, order)
 
 
+svd_factors.complex = HOST
+
+
 @svd_factors.grad("A")
 def svd_factors_grad(g_U, g_S, g_Vh, U, S, Vh):
     """J. Townsend, "Differentiating the singular value decomposition", 2016."""
     m, n, k = U.shape[-2], Vh.shape[-1], S.shape[-1]
     gaps = (S.unsqueeze(-2) - S.unsqueeze(-1)) * (S.unsqueeze(-2) + S.unsqueeze(-1))
-    left, right = U.mT @ g_U, Vh @ g_Vh.mT
-    left, right = left - left.mT, right - right.mT
+    left, right = adjoint(U) @ g_U, Vh @ adjoint(g_Vh)
+    left, right = left - adjoint(left), right - adjoint(right)
     gaps = compare.where((gaps == 0) & ((left == 0) & (right == 0) | diagonal_of(S)), 1.0, gaps)
-    inner = left / gaps * S.unsqueeze(-2) + right / gaps * S.unsqueeze(-1) + diag_embed(g_S)
-    made = U @ inner @ Vh
+    inner = left / gaps * S.unsqueeze(-2) + right / gaps * S.unsqueeze(-1)
+    if U.dtype.is_complex:                                               # a pair of vectors may turn, the one against the other
+        turns = left.diagonal(0, -2, -1)
+        phase_free("linalg.svd", imag(turns + right.diagonal(0, -2, -1)) / 2)
+        inner = inner - diag_embed(inner.diagonal(0, -2, -1) - turns / (2 * S))
+    made = U @ (inner + diag_embed(g_S)) @ Vh
     if m > k:
-        made = made + (g_U - U @ (U.mT @ g_U)) / S.unsqueeze(-2) @ Vh
+        made = made + (g_U - U @ (adjoint(U) @ g_U)) / S.unsqueeze(-2) @ Vh
     if n > k:
-        made = made + U @ ((g_Vh - g_Vh @ Vh.mT @ Vh) / S.unsqueeze(-1))
+        made = made + U @ ((g_Vh - g_Vh @ adjoint(Vh) @ Vh) / S.unsqueeze(-1))
     return made
 
 
@@ -109,7 +118,7 @@ def spaced(make, *shape):
     """A sample of matrices whose singular values are not near each other."""
     x = make(*shape, dtype=precise(make), grad=False) / 4
     k = min(shape[-2:])
-    x.diagonal(0, -2, -1).add_(2 * create.arange(1, k + 1, dtype=x.dtype))
+    x.diagonal(0, -2, -1).add_(2 * create.arange(1, k + 1, dtype=x.dtype.to_real()))
     return x.requires_grad_()
 
 
@@ -142,6 +151,9 @@ def singular_values_cuda(S, U, Vh, info, A):
     svd_factors_cuda(U, S, Vh, info, A)
 
 
+singular_values.complex = HOST
+
+
 @singular_values.grad("A")
 def singular_values_grad(g_S, A, U, Vh):
     if again(A):
@@ -166,7 +178,7 @@ def decomposed(name, A, full):
     if full and U.shape[-2] > U.shape[-1]:
         U = cat([U, complement(U)], -1)
     if full and Vh.shape[-1] > Vh.shape[-2]:
-        Vh = cat([Vh, complement(Vh.mT).mT], -2)
+        Vh = cat([Vh, adjoint(complement(adjoint(Vh)))], -2)
     return U, S, Vh
 
 
@@ -208,7 +220,7 @@ def nuclear_norm(input, dim=None, keepdim=False, *, out=None):
 
 @composite
 def svd(input, some=True, compute_uv=True, *, out=None):
-    """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose.
+    """(U, S, V) with input = U diag(S) Vᴴ: `linalg.svd` under its older name, with V in place of its transpose.
 
     With `some` U is (…, m, k) and V (…, n, k), k = min(m, n), else both are square; without `compute_uv` they are square and zero.
 
@@ -218,7 +230,7 @@ def svd(input, some=True, compute_uv=True, *, out=None):
     """
     if compute_uv:
         U, S, Vh = decomposed("svd", input, not some)
-        return deliver_all(svd_result, (U, S, Vh.mT), out)
+        return deliver_all(svd_result, (U, S, adjoint(Vh)), out)
     S, (m, n) = values_of("svd", input), input.shape[-2:]
     lead = input.shape[:-2]
     return deliver_all(svd_result, (create.new_zeros(input, *lead, m, m), S, create.new_zeros(input, *lead, n, n)), out)

@@ -199,7 +199,8 @@ def as_strided_backward(g, shape, strides, base_offset, size, stride, offset):
         flat = flat.index_add(0, places.reshape(-1), g.reshape(-1))
     if not is_dense(shape, strides):
         mine = as_strided(_places(room, g.device), shape, strides, base_offset - low).reshape(-1)
-        readers = empty((room,), g.dtype, g.device).zero_().index_add(0, mine, empty(mine.shape, g.dtype, g.device).fill_(1))
+        one = empty(mine.shape, g.dtype.parts, g.device).fill_(1)
+        readers = empty((room,), g.dtype.parts, g.device).zero_().index_add(0, mine, one)
         flat = flat / readers.clamp(min=1)
     return as_strided(flat, shape, strides, base_offset - low)
 

@@ -20,7 +20,6 @@ from tritorch.ops.matrices import (
     precise,
     refuse,
     regular,
-    result,
     scratch,
     spread,
     three,
@@ -28,11 +27,11 @@ from tritorch.ops.matrices import (
 from tritorch.ops.triangles import diag_embed
 from tritorch.ops.triangular import solve_in_place, substitute
 from tritorch.ops.view import expand_to
+from tritorch.pairs import HOST, adjoint
 from tritorch.shape import broadcast_shapes, next_power_of_2
 from tritorch.tensor import own
 
 K = kernels("lu")
-slogdet_result = result("slogdet", "sign logabsdet")
 SINGULAR = "matrices that can be inverted", "one whose U has a zero at place {} of its diagonal"
 
 
@@ -74,15 +73,19 @@ def solve_square_cuda(X, LU, order, info, A, B):
         deliver(X, rows)
 
 
+solve_square.complex = HOST
+
+
 @solve_square.grad("A", "B")
 def solve_square_grad(g_X, A, X, LU, order):
-    solved = solve_square(A.mT, g_X)[0] if again(A) else solve_transposed(LU, order, g_X)
-    return -solved @ X.mT if needed("A") else None, solved
+    solved = solve_square(adjoint(A), g_X)[0] if again(A) else solve_transposed(LU, order, g_X)
+    return -solved @ adjoint(X) if needed("A") else None, solved
 
 
 def solve_transposed(LU, order, g):
-    """Aᵀ X = g from the factors of A."""
-    x = substitute(LU.mT, substitute(LU.mT, g, False, False), True, True)
+    """Aᵀ X = g from the factors of A, of complex numbers with the adjoint in the place of the transpose."""
+    turned = adjoint(LU)
+    x = substitute(turned, substitute(turned, g, False, False), True, True)
     return put_back(x, expand_to(order, x.shape[:-1]))
 
 
@@ -117,14 +120,23 @@ def solve_of(name, A, B, left):
     B = B.unsqueeze(-1) if vector else B
     check_matrices(name, True, A=A, B=B)
     check(A.shape[-1] == B.shape[-2 if left else -1], name, f"as many {'rows' if left else 'columns'} in B as in A", A.shape, B.shape)
-    X, _, _, info = solve_square(A, B) if left else solve_square(A.mT, B.mT)
+    X, info = _solved(A, B) if left else _solved(A.mT, B.mT)
     return X.squeeze(-1) if vector else X if left else X.mT, info
 
 
 def inverse_of(name, A):
     """(A⁻¹, info)."""
     check_matrices(name, True, A=A)
-    X, _, _, info = solve_square(A, create.eye(A.shape[-1], dtype=A.dtype, device=A.device))
+    return _solved(A, create.eye(A.shape[-1], dtype=A.dtype, device=A.device))
+
+
+def _solved(A, B):
+    """(X, info) with A X = B."""
+    if A.dtype.is_complex and A.device.type != "cpu":
+        from tritorch.ops.embedded import solve_complex
+
+        return solve_complex(A, B)
+    X, _, _, info = solve_square(A, B)
     return X, info
 
 
@@ -141,21 +153,21 @@ def inverse(input, *, out=None):
     return copy.deliver(own(X), out, exact=True)
 
 
-def lu_solved(LU, pivots, B, left, adjoint):
-    """X with A X = B (X A = B if not `left`, with Aᵀ if `adjoint`) from the factors of A."""
+def lu_solved(LU, pivots, B, left, turns):
+    """X with A X = B (X A = B if not `left`, with Aᴴ in A's place if `turns`) from the factors of A."""
     name = "linalg.lu_solve"
     check_matrices(name, True, LU=LU, B=B)
     check(pivots.dtype is types.int32 and pivots.shape == LU.shape[:-1], name, f"int32 pivots of shape {tuple(LU.shape[:-1])}",
           pivots.dtype, pivots.shape)
     check(B.shape[-2 if left else -1] == LU.shape[-1], name, f"as many {'rows' if left else 'columns'} in B as in LU", LU.shape, B.shape)
-    B, adjoint = (B, adjoint) if left else (B.mT, not adjoint)
+    B, turns = (B, turns) if left else (adjoint(B), not turns)
     order = row_order(pivots, LU.shape[-1])
-    if adjoint:
+    if turns:
         X = solve_transposed(LU, order, B)
     else:
         B = expand_to(B, (*broadcast_shapes(name, LU.shape[:-2], B.shape[:-2]), *B.shape[-2:]))
         X = substitute(LU, substitute(LU, in_order(B, order), False, True), True, False)
-    return X if left else X.mT
+    return X if left else adjoint(X)
 
 
 @composite
@@ -208,15 +220,18 @@ def on_diagonals(outs, LU, pivots):
             copy.transfer(o, m)
 
 
+determinant.complex = HOST
+
+
 @determinant.grad("A")
 def determinant_grad(g_det, A, det, LU, pivots, order):
     if again(A):
-        return solve_square(A.mT, scaled_identity(g_det * det, A.shape[-1]))[0]
+        return solve_square(adjoint(A), scaled_identity(g_det * det.conj(), A.shape[-1]))[0]
     u = LU.diagonal(0, -2, -1)
-    nudged = compare.where(u == 0, finfo(A.dtype).eps, u)                # near a singular matrix: cofactors are continuous there
+    nudged = compare.where(u == 0, finfo(A.dtype.to_real()).eps, u)                # near a singular matrix: cofactors are continuous there
     odd = (pivots != create.arange(1, u.shape[-1] + 1, device=u.device)).sum(-1) % 2
     size = nudged.prod(-1) * (1 - 2 * odd).to(A.dtype)
-    return solve_transposed(LU + diag_embed(nudged - u), order, scaled_identity(g_det * size, A.shape[-1]))
+    return solve_transposed(LU + diag_embed(nudged - u), order, scaled_identity(g_det * size.conj(), A.shape[-1]))
 
 
 def scaled_identity(x, n):
@@ -294,28 +309,3 @@ def det(input):
     tensor(5.)
     """
     return determinant(input)[0]
-
-
-def slogdet(input):
-    """(sign, logabsdet): the signs of determinants and the logarithms of their sizes, where the determinants themselves would overflow.
-
-    A singular matrix has sign 0 and logarithm -inf.
-
-    >>> import tritorch as torch
-    >>> sign, logabsdet = torch.slogdet(torch.eye(3) * -1e20)
-    >>> sign.item(), round(logabsdet.item(), 3)
-    (-1.0, 138.155)
-    """
-    logabsdet, sign, _, _ = log_determinant(input)
-    return slogdet_result(sign, logabsdet)
-
-
-def logdet(input):
-    """The logarithms of determinants: NaN where one is negative, -inf where it is 0.
-
-    >>> import tritorch as torch
-    >>> torch.logdet(torch.eye(2) * 2)
-    tensor(1.3863)
-    """
-    logarithm, sign = log_determinant(input)[:2]
-    return compare.where(sign == -1, float("nan"), logarithm)

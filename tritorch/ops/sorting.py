@@ -7,13 +7,14 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check, real_numbers, tensors
-from tritorch.ops import compare, copy, create, slicing, view
+from tritorch.ops import compare, copy, create, slicing, spaces, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.indexing import finish, gather, in_order, index_select
 from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
+from tritorch.pairs import refuse
 from tritorch.shape import cdiv, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
@@ -218,6 +219,8 @@ def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
 # ------------------------------------------------------------------ different elements
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
     """Runs of equal elements (or, with `dim`, of equal slices) as one each."""
+    if input.dtype.is_complex:
+        refuse("unique_consecutive", input)
     if dim is None:
         rows, back = view.reshape(input, -1, 1), None
     else:
@@ -371,7 +374,7 @@ def histogram(input, bins, *, range=None, weight=None, density=False, out=None):
         check(bins > 0, "histogram", "at least 1 bin", bins)
         low, high = range or ((flat.min().item(), flat.max().item()) if flat.numel() else (0.0, 1.0))
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-        bins = create.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
+        bins = spaces.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
     check(len(bins.shape) == 1 and bins.numel() > 1 and bins.dtype is input.dtype, "histogram", f"a vector of edges in {input.dtype}", bins)
     inside = (flat >= bins[0]) & (flat <= bins[-1])
     places = compare.clamp(searchsorted(bins, flat[inside], right=True) - 1, max=bins.numel() - 2)

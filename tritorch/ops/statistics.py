@@ -6,10 +6,13 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import chosen, promote_types, types
 from tritorch.errors import check
+from tritorch.ops import copy
+from tritorch.ops.complex import view_as_real
 from tritorch.ops.destinations import call
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import dims_of, mean, mean_cpu, restore, single, size_of, sweeps
 from tritorch.ops.rows import kept
+from tritorch.pairs import OWN
 
 
 # ------------------------------------------------------------------ variance
@@ -135,13 +138,23 @@ def arguments(dim, unbiased, correction):
     return dim, (1 if unbiased is None else int(unbiased)) if correction is None else correction
 
 
+def _of_parts(spread, input, dim, correction, keepdim):
+    """A spread of the real and one of the imaginary parts, along a last dim."""
+    dims = dims_of(dim, input.ndim, spread.__name__)
+    if not dims:                                                         # of a number: no dims would be all
+        return spread(view_as_real(input).unsqueeze(0), 0, correction)
+    return spread(view_as_real(input), dims, correction, keepdim)
+
+
 def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False, out=None):
-    """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0.
+    """Variance over `dim`: Σ |x - mean|² / (n - correction); `unbiased=False` is correction 0. Of complex numbers it is real.
 
     >>> import tritorch as torch; torch.var(torch.tensor([1.0, 3.0]), correction=0).item()
     1.0
     """
     values = input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims
+    if input.dtype.is_complex:
+        return copy.deliver(_of_parts(variance, *values).sum(-1), out)
     return variance(*values) if out is None else variance.into(out, *values)
 
 
@@ -152,6 +165,8 @@ def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=
     2.0
     """
     values = input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims
+    if input.dtype.is_complex:
+        return copy.deliver(vector_norm(_of_parts(deviation, *values), 2, -1), out)
     return deviation(*values) if out is None else deviation.into(out, *values)
 
 
@@ -162,6 +177,8 @@ def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
     [2.0, 2.0]
     """
     dim, correction = arguments(dim, unbiased, correction)
+    if input.dtype.is_complex:
+        return var(input, dim, correction=correction, keepdim=keepdim), mean(input, dim, keepdim)
     return tuple(variance_mean(input, dim, correction, keepdim))
 
 
@@ -172,6 +189,8 @@ def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
     [2.0, 3.0]
     """
     dim, correction = arguments(dim, unbiased, correction)
+    if input.dtype.is_complex:
+        return std(input, dim, correction=correction, keepdim=keepdim), mean(input, dim, keepdim)
     return tuple(deviation_mean(input, dim, correction, keepdim))
 
 
@@ -189,23 +208,27 @@ def norm_monoid(p):
 def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
     """The p-norm of the elements over `dim`.
 
-    (Σ |x|^p)^(1/p); inf: the largest |x|; -inf: the smallest; 0: how many are not 0. The gradient at 0 is 0.
+    (Σ |x|^p)^(1/p); inf: the largest |x|; -inf: the smallest; 0: how many are not 0. The gradient at 0 is 0. Of complex numbers it is real,
+    `dtype` is complex.
 
     >>> import tritorch as torch; from tritorch.ops.statistics import vector_norm; vector_norm(torch.tensor([3.0, 4.0])).item()
     5.0
     """
-    check(x.dtype.is_floating_point, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
+    check(x.dtype.has_gradients, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
+    alike = dtype is None or types.as_dtype(dtype).is_complex is x.dtype.is_complex
+    check(alike, "vector_norm", "a dtype that is complex where x is", dtype)
     wide = dtype is None or promote_types(x.dtype, dtype) is types.as_dtype(dtype)
     check(wide, "vector_norm", f"a dtype that {x.dtype} can be cast to without loss", dtype)
     dims = dims_of(dim, x.ndim, "vector_norm")
     check(math.prod([x.shape[d] for d in dims]) > 0 or 0 <= ord < math.inf, "vector_norm", f"an element for order {ord}", tuple(x.shape))
-    return kept(x.shape, dims, keepdim), chosen(dtype, x.dtype), x.device
+    return kept(x.shape, dims, keepdim), chosen(dtype, x.dtype).to_real(), x.device
 
 
 @vector_norm.impl("cpu")
 def vector_norm_cpu(out, x, ord, dim, keepdim, dtype):
     dims = dims_of(dim, x.ndim, "vector_norm")
-    x = single(x if dtype is None else x.astype(out.dtype, copy=False))
+    x = single(x if dtype is None else x.astype(types.as_dtype(dtype).numpy, copy=False))
+    x = np.abs(x) if x.dtype.kind == "c" else x
     over = {"axis": dims, "keepdims": keepdim}
     if ord == 2:
         out[...] = np.sqrt(np.sum(np.square(x), **over))
@@ -220,6 +243,7 @@ def vector_norm_cpu(out, x, ord, dim, keepdim, dtype):
 @vector_norm.impl("cuda")
 def vector_norm_cuda(out, x, ord, dim, keepdim, dtype):
     monoid, identity = norm_monoid(ord)
+    x = x if dtype is None or not x.dtype.is_complex else x.to(dtype)
     reduce_rows([out], [x], dims_of(dim, x.ndim, "vector_norm"), keepdim, monoid, out.dtype.compute, identity, ord)
 
 
@@ -229,14 +253,17 @@ def vector_norm_grad(g, x, out, ord, dim, keepdim):
     if ord == 0:
         return x.new_zeros(x.shape)
     if ord == 1:
-        return x.sign() * g
+        return x.sgn() * g
     if ord == 2:
         return x * (g / norm.masked_fill(norm == 0, math.inf))           # 0 at 0, and so is what moves with it
     if abs(ord) == math.inf:
         ties = x.abs() == norm
-        return x.sign() * (g / ties.sum(dim, keepdim=True) * ties)
+        return x.sgn() * (g / ties.sum(dim, keepdim=True) * ties)
     scale = g / norm.masked_fill(norm == 0, 1) ** (ord - 1)
-    return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
+    return (x.sgn() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
+
+
+vector_norm.complex = OWN
 
 
 @vector_norm.samples

@@ -8,6 +8,7 @@ from tritorch.errors import check, whole_numbers
 from tritorch.ops import create, slicing, view
 from tritorch.ops.copy import deliver, transfer
 from tritorch.ops.shaping import atleast_2d, cat
+from tritorch.pairs import Parts
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 
 K = kernels("triangles")
@@ -20,7 +21,7 @@ def triangle(input, diagonal, upper):
     return input.shape, input.dtype, input.storage.device
 
 
-triangle.exact = True
+triangle.exact, triangle.complex = True, Parts(words=True)
 
 
 @triangle.impl("cpu")

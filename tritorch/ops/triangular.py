@@ -21,6 +21,7 @@ from tritorch.ops.matrices import (
     working,
 )
 from tritorch.ops.triangles import triangle
+from tritorch.pairs import OWN, adjoint
 from tritorch.shape import broadcast_shapes, cdiv, next_power_of_2
 from tritorch.tensor import own
 
@@ -54,6 +55,10 @@ def substitute_cpu(out, A, B, upper, unit):
 def substitute_cuda(out, A, B, upper, unit):
     if not out.numel():
         return
+    if out.dtype.is_complex:
+        from tritorch.ops.embedded import substitute_embedded
+
+        return substitute_embedded(out, A, B, upper, unit)
     x = working(broadcast_view(B.detach(), out.shape), out)
     solve_in_place(x, spread(A, out.shape[:-2]), upper, unit)
     deliver(out, x)
@@ -81,12 +86,15 @@ def substitute_block(x, t, upper, unit):
            N=rows, BLOCK=columns, num_warps=1)
 
 
+substitute.complex = OWN
+
+
 @substitute.grad("A", "B")
 def substitute_grad(g, A, out, upper, unit):
-    solved = substitute(A.mT, g, not upper, unit)
+    solved = substitute(adjoint(A), g, not upper, unit)
     if not needed("A"):
         return None, solved
-    return triangle(-solved @ out.mT, (1 if upper else -1) if unit else 0, upper), solved
+    return triangle(-solved @ adjoint(out), (1 if upper else -1) if unit else 0, upper), solved
 
 
 @substitute.samples

@@ -6,6 +6,7 @@ import numpy as np
 from tritorch.dtype import types
 from tritorch.errors import check, tensors
 from tritorch.ops import copy, create, slicing, view
+from tritorch.ops.complex import complex
 from tritorch.ops.shaping import diff, meshgrid, stack
 from tritorch.ops.statistics import vector_norm
 from tritorch.shape import broadcast_shapes, own_dim, wrap_dim
@@ -85,14 +86,15 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     check(len(input.shape) <= 2, "cov", "at most 2 dims", input.shape)
     check(input.dtype is not types.bool, "cov", "numbers", input.dtype)
     rows = input if len(input.shape) == 2 else view.reshape(input, 1, -1)
-    rows = rows if rows.dtype.is_floating_point else rows.to(types.get_default_dtype())
+    rows = rows if rows.dtype.has_gradients else rows.to(types.get_default_dtype())
     weights = None
     for w in (fweights, aweights):
         if w is not None:
             check(w.shape == rows.shape[1:], "cov", f"{rows.shape[1]} weights", w.shape)
             check(w is aweights or not w.dtype.is_floating_point, "cov", "fweights that are whole numbers", w.dtype)
             check(not (w < 0).any().item(), "cov", "weights that are not negative", w)
-            weights = w.to(rows.dtype) if weights is None else weights * w.to(rows.dtype)
+            w = w.to(rows.dtype.to_real())
+            weights = w if weights is None else weights * w
     if weights is None:
         total, centred = rows.shape[1], rows - rows.mean(1, True)
         weighted, loss = centred, correction
@@ -103,17 +105,19 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
         loss = correction if aweights is None else correction * (weights * aweights).sum() / total
     freedom = total - loss
     freedom = freedom.clamp(min=0) if hasattr(freedom, "clamp") else max(freedom, 0)
-    made = centred @ weighted.t() / freedom
+    made = centred @ weighted.conj().t() / freedom
     return view.reshape(made, ()) if rows.shape[0] == 1 else made
 
 
 def corrcoef(input):
-    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
+    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1], of complex
+    numbers both parts."""
     c = cov(input)
     if not c.shape:
         return c / c
-    deviation = c.diagonal().sqrt()
-    return (c / deviation.unsqueeze(1) / deviation).clamp(-1, 1)
+    deviation = c.diagonal().real.sqrt()
+    made = c / deviation.unsqueeze(1) / deviation
+    return complex(made.real.clamp(-1, 1), made.imag.clamp(-1, 1)) if made.dtype.is_complex else made.clamp(-1, 1)
 
 
 def cdist(x1, x2, p=2.0, compute_mode=None):
@@ -128,6 +132,7 @@ def cdist(x1, x2, p=2.0, compute_mode=None):
     """
     check(len(x1.shape) > 1 and len(x2.shape) > 1 and x1.shape[-1] == x2.shape[-1], "cdist", "rows of one length", x1.shape, x2.shape)
     check(x1.dtype is x2.dtype, "cdist", "rows of one dtype", x1.dtype, x2.dtype)
+    check(not x1.dtype.is_complex, "cdist", "real rows", x1.dtype)
     check(p >= 0, "cdist", "p ≥ 0", p)
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
 

@@ -56,7 +56,10 @@ class Rprop(ListWise):
         return "prev", "step_size"
 
     def started(self, name, p, group):
-        return full_like(p, float(group["lr"])) if name == "step_size" else super().started(name, p, group)
+        if name != "step_size":
+            return super().started(name, p, group)
+        lr = float(group["lr"])
+        return full_like(p, complex(lr, lr) if p.dtype.is_complex else lr)         # the parts of complex numbers are numbers of their own
 
     def recipe(self, group):
         return Recipe("rprop", (*group["etas"], *group["step_sizes"]), maximize=bool(group["maximize"]))

@@ -1,6 +1,7 @@
 """L-BFGS: quasi-Newton steps for functions without noise."""
 from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.errors import check, real_numbers
+from tritorch.ops.complex import view_as_real
 from tritorch.ops.create import zeros_like
 from tritorch.ops.shaping import cat
 from tritorch.optim.optimizer import Optimizer, check_options
@@ -42,13 +43,13 @@ class LBFGS(Optimizer):
         return self.param_groups[0]["params"]
 
     def _gradient(self):
-        """All gradients as one vector."""
-        return cat([(zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params])
+        """All gradients as one vector, complex ones as pairs of numbers."""
+        return cat([_as_real(zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params])
 
     def _move(self, t, d):
         """p ← p + t d."""
         start = 0
-        for p in self._params:
+        for p in map(_as_real, self._params):
             p.add_(d[start:start + p.numel()].view_as(p), alpha=t)
             start += p.numel()
 
@@ -120,6 +121,10 @@ class LBFGS(Optimizer):
         for (y, s, ro), part in zip(history, reversed(parts)):
             q.add_(s, alpha=part - y.dot(q).item() * ro)
         return q
+
+
+def _as_real(x):
+    return view_as_real(x) if x.dtype.is_complex else x
 
 
 class LineSearch:

@@ -23,6 +23,7 @@ class ParameterWise(Optimizer):
         for group in self.param_groups:
             lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
             for p in self.with_gradients(group):
+                check(not p.dtype.is_complex, type(self).__name__, "real parameters", p.dtype)
                 check(not self.steps_matter or p.device.type == "cpu" or not is_capturing(p.device.index, current_handle(p.device.index)),
                       type(self).__name__, "no CUDA graph capture, which would repeat one step", "one", use="Adam(capturable=True)")
                 state = self.state[p]

@@ -57,5 +57,7 @@ def pdist(input, p=2):
         raise RuntimeError(f"pdist: expected an input of 2 dims, got {input.ndim}")
     if not p >= 0:
         raise RuntimeError(f"pdist: expected p ≥ 0, got {p}")
+    if input.dtype.is_complex:
+        raise RuntimeError(f"pdist: expected real numbers, got {input.dtype}")
     i, j = triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
     return (input[i] - input[j]).norm(p, -1)

@@ -78,4 +78,6 @@ def clip_grad_value_(parameters, clip_value, foreach=None):
     tensor([ 0.5000, -1.0000])
     """
     for gradient in _gradients(parameters):
+        if gradient.dtype.is_complex:
+            raise NotImplementedError(f"clip_grad_value_: expected real gradients, got {gradient.dtype}")
         gradient.clamp_(min=-float(clip_value), max=float(clip_value))

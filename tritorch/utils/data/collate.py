@@ -61,7 +61,7 @@ def default_collate(batch):
     if isinstance(first, np.ndarray):
         check(first.dtype.kind not in "SUO", "default_collate", "arrays of numbers", first.dtype, error=TypeError)
         return _stacked([as_tensor(x) for x in batch])
-    if isinstance(first, np.generic) and first.dtype.kind in "biuf":
+    if isinstance(first, np.generic) and first.dtype.kind in "biufc":
         return as_tensor(np.array(batch))
     if isinstance(first, float):
         return tensor(batch, dtype=float64)
