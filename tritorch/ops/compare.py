@@ -316,7 +316,7 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None
     home = (elements if isinstance(elements, Tensor) else test_elements).device
     elements, tests = [x if isinstance(x, Tensor) else create.tensor(x, device=home) for x in (elements, test_elements)]
     for x in (elements, tests):
-        check(x.dtype is not types.bool and not x.dtype.is_complex, "isin", "real numbers", x.dtype)
+        check(x.dtype is not types.bool and not x.dtype.is_complex, "isin", "numbers", x.dtype)
     found = eq(elements.unsqueeze(-1), tests.reshape(-1)).any(-1) if tests.numel() else create.zeros_like(elements, dtype=types.bool)
     return copy.deliver(logical_not(found) if invert else found, out, exact=True)
 
