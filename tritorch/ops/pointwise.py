@@ -377,7 +377,7 @@ def ldexp(input, other, *, out=None):
     tensors("ldexp", input=input)
     kind = promote_float(input, other)
     if kind.is_complex:
-        return copy.deliver(mul(input, pow(2.0, other)), out)
+        return copy.deliver(mul(input, pow(2.0, other) if isinstance(other, Tensor) else 2.0 ** other), out)
     other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
     half = trunc(other / 2) if isinstance(other, Tensor) else other // 2
     made = mul(mul(input, pow(2.0, half)), pow(2.0, other - half))
