@@ -198,10 +198,10 @@ def _power(x, y):
     return np.where(below, inverse, np.power(x, np.maximum(y, 0)))
 
 
-pow = binary("pow", """input to the power of other, elementwise, broadcast.
+pow = binary("pow", """input to the power of other, elementwise, broadcast; of complex numbers e^(other · log(input)).
 
-    >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2
-    tensor([1., 4., 9.])
+    >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2, torch.tensor([1j]) ** 2
+    (tensor([1., 4., 9.]), tensor([-1.+0.j]))
     """, _power, result=_power_dtype, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
              complex=HOLOMORPHIC, complex_cpu=complex_arrays.power,
              samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1),
@@ -217,8 +217,8 @@ def float_power(input, exponent, *, out=None):
 
 square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype,
                grad=lambda g, input: along(g, input * 2), complex=OWN)
-sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2),
-             complex=HOLOMORPHIC)
+sqrt = unary("sqrt", "The square root; NaN below 0, of complex numbers the one on the right.", np.sqrt, result=floating,
+             domain=APART, grad=lambda g, out: g / (out * 2), complex=HOLOMORPHIC)
 rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART,
               grad=lambda g, out: g * (out * out * out * -0.5), complex=HOLOMORPHIC)
 reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out,
@@ -285,7 +285,8 @@ exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=
              complex=HOLOMORPHIC)
 expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1), complex=HOLOMORPHIC,
               complex_cpu=complex_arrays.expm1)
-log = unary("log", "The natural logarithm.", np.log, result=floating, domain=APART, grad=lambda g, input: g / input, complex=HOLOMORPHIC)
+log = unary("log", "The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π].", np.log, result=floating,
+            domain=APART, grad=lambda g, input: g / input, complex=HOLOMORPHIC)
 log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART,
              grad=lambda g, input: g / (input * 0.6931471805599453), complex=HOLOMORPHIC)
 log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART,
