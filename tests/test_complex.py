@@ -144,6 +144,7 @@ REFUSED = {
         r.clamp(max=1j)
         torch.add(r, r, alpha=1j)
         r.fill_(1j)
+        torch.lerp(r, r, 0.5j)
         torch.addcmul(r, r, r, value=1j)
         r.masked_fill(r > 0, 1j)
         torch.add(x, x, out=r)
@@ -194,6 +195,20 @@ def test_gradients_of_mixed_operands():
     x = torch.tensor([1.0, -2.0], requires_grad=True)
     (x * 1j).sum().abs().backward()
     assert x.grad.dtype is torch.float32 and x.grad.tolist() == [-1, -1]
+
+
+def test_in_place():
+    z = torch.tensor([1 + 2j, -3j], requires_grad=True)
+    y = (z * 2).conj_physical_().mul_(1j).add_(1).sub_(2j).div_(2 - 1j).exp_()
+    w = (((z * 2).conj() * 1j + 1 - 2j) / (2 - 1j)).exp()
+    assert torch.allclose(y, w)
+    for first, second in zip(*[torch.autograd.grad(f.abs().sum(), z) for f in (y, w)]):
+        assert torch.allclose(first, second)
+    y = z * 1
+    y.real.mul_(2)
+    y.imag = y.real
+    g, = torch.autograd.grad((y * y).imag.sum(), z)
+    assert torch.allclose(g, 16 * z.real + 0j)
 
 
 def test_gradients_at_zero():

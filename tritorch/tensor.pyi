@@ -672,6 +672,9 @@ class Tensor:
     def conj_physical(input, *, out=...) -> Any:
         """The conjugate, as `conj`."""
         ...
+    def conj_physical_(self, *args, **kw) -> Any:
+        """`conj_physical` written into the tensor itself."""
+        ...
     def const_data_ptr(self) -> Any:
         """Address of the first element, for those who only read."""
         ...

@@ -338,6 +338,7 @@ def _lerp_dtype(name, input, end, weight):
     if isinstance(weight, Tensor) and weight.shape:                      # one of no dims is a number
         kinds.add(weight.dtype)
     check(len(kinds) == 1, name, "tensors of one dtype", *kinds)
+    check(not isinstance(weight, complex) or kinds.pop().is_complex, name, "a real weight for real tensors", weight)
     return floats_or_complex(name, input, end)
 
 
