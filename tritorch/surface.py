@@ -79,9 +79,9 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "futures",
-            "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
-            "signal", "special", "testing", "utils", "version")
+PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func",
+            "futures", "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors",
+            "serialization", "signal", "special", "testing", "utils", "version")
 
 
 def attach():
