@@ -267,7 +267,7 @@ def _of_two(f, undoes):
     transform.__doc__ = f"""`{f.__name__}` of two dims, by default the last ones; `{undoes}` is the other way round.
 
     >>> import tritorch as torch; torch.fft.{transform.__name__}(torch.ones(3, 2, 5)).shape
-    tritorch.Size({[3, 2, {"r": 3, "i": 5, "f": 5, "h": 8}[transform.__name__[0]]]})
+    tritorch.Size({[3, 2, {"rfftn": 3, "ihfftn": 3, "irfftn": 8, "hfftn": 8}.get(f.__name__, 5)]})
     """
     return composite(transform)
 
