@@ -3,6 +3,7 @@ import pytest
 
 import tritorch as torch
 import tritorch.nn
+import tritorch.ops.stft  # noqa: F401
 import tritorch.optim  # noqa: F401
 import tritorch.special  # noqa: F401  the operators that only these load have cards as well
 from tritorch.testing import CHECKS, problems

@@ -4,7 +4,8 @@ import triton.language as tl
 
 
 @triton.jit
-def overlap_add_kernel(out_ptr, x_ptr, stride_ob, stride_ot, stride_xb, stride_xf, stride_xj, T, FRAMES, SIZE, STEP, LAYERS, BLOCK: tl.constexpr):
+def overlap_add_kernel(out_ptr, x_ptr, stride_ob, stride_ot, stride_xb, stride_xf, stride_xj, T, FRAMES, SIZE, STEP, LAYERS,
+                       BLOCK: tl.constexpr):
     """out (batch, T): each place the sum of the frames of x (batch, FRAMES, SIZE) that lie on it, frame f from f · STEP on, the last one
     first; at most LAYERS of them."""
     blocks = tl.cdiv(T, BLOCK)

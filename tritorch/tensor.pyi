@@ -1145,6 +1145,9 @@ class Tensor:
     def isreal(input) -> Any:
         """All true: there are no complex tensors."""
         ...
+    def istft(self, n_fft, hop_length=..., win_length=..., window=..., center=..., normalized=..., onesided=..., length=..., return_complex=...) -> Any:
+        """`tritorch.istft` of this tensor."""
+        ...
     def item(input) -> Any:
         """The one element as a Python number; waits for the device."""
         ...
@@ -1752,6 +1755,9 @@ class Tensor:
         ...
     def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
         """(standard deviation, mean) over `dim`; see `var`."""
+        ...
+    def stft(self, n_fft, hop_length=..., win_length=..., window=..., center=..., pad_mode=..., normalized=..., onesided=..., return_complex=..., align_to_window=...) -> Any:
+        """`tritorch.stft` of this tensor."""
         ...
     storage: Any
     def storage_offset(self) -> Any:

@@ -12,7 +12,7 @@ from tritorch.ops.fft_plans import Ends, transform
 from tritorch.pairs import MADE
 from tritorch.tensor import strided
 
-NORMS = "backward", "ortho", "forward"                                   # numpy's names for no factor, 1/√n and 1/n in front of forward ones
+NORMS = "backward", "ortho", "forward"                                   # numpy's names for no factor, 1/√n, 1/n of forward ones
 
 
 @op
@@ -75,7 +75,10 @@ def fourier_of_real_cpu(out, input, n, dim, norm, back, middle, size):
 
 @fourier_to_real.impl("cpu")
 def fourier_to_real_cpu(out, input, n, dim, norm, back, middle, size):
-    half = halves_weighted(input, n, dim, middle / 2) if input.shape[dim] else input
+    if not input.shape[dim]:                                             # of which numpy leaves results as memory has them
+        out[...] = 0
+        return
+    half = halves_weighted(input, n, dim, middle / 2)
     deliver(out, np.fft.irfft(half if back else half.conj(), n, dim, NORMS[2 - norm]), dim)
 
 

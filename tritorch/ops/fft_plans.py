@@ -1,7 +1,5 @@
 """Which kernels transform lines of a length on a GPU: one that has whole lines in registers, up to LIMIT; for longer ones that are a · b
 numbers one over lines of a, then what does lines of b; for a length without such factors the convolution with a chirp."""
-from functools import lru_cache
-
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch, tile
@@ -12,7 +10,6 @@ from tritorch.tensor import empty, strided
 
 K = kernels("fft")
 LIMIT = {"c64": 4096, "c128": 2048}                                      # numbers of a tile of one line
-ACROSS = 1024                                                            # the longest first factor: eight lines side by side are 64 bytes
 LEAST = 16                                                               # the smallest first factor that is worth a pass
 SHORT = 1 << 28                                                          # lengths whose eighths of a circle are counted in 32 bits
 BLOCK = 1024
@@ -146,12 +143,11 @@ def tile_length(n):
     return n if n & (n - 1) == 0 else next_power_of_2(2 * n - 1)
 
 
-@lru_cache(1024)
 def first_factor(n, limit):
-    """The factor of n nearest to its root that tiles can do side by side; 1 if there is none."""
+    """The factor of n nearest to its root that a tile has four lines of, or more; 1 if there is none. Powers of 2 go first."""
     root = n ** 0.5
-    fitting = [a for a in range(LEAST, min(ACROSS, n // LEAST) + 1) if n % a == 0 and tile_length(a) <= min(ACROSS, limit // 4)]
-    return min(fitting, key=lambda a: (max(a / root, root / a) * (1 if a & (a - 1) == 0 else 2)), default=1)
+    fitting = [a for a in range(LEAST, min(limit // 4, n // LEAST) + 1) if n % a == 0 and tile_length(a) <= limit // 4]
+    return min(fitting, key=lambda a: max(a / root, root / a) * (2 if a & (a - 1) else 1), default=1)
 
 
 def packed(sizes, last):

@@ -3,14 +3,13 @@ synthesis, and modification by discrete Fourier transform", 1977; D. Griffin and
 transform", 1984."""
 import warnings
 
-from tritorch.dtype import types
 from tritorch.errors import check, tensors, whole_numbers
 from tritorch.ops import complex, create, padding
 from tritorch.ops.composite import composite
 from tritorch.ops.fft import fourier, fourier_of_real, fourier_to_real
 from tritorch.ops.frames import frames, overlap_add
 
-NO_WINDOW = "{0}: without a window frames begin and end abruptly, and energy leaks to other frequencies; a window of ones says that it is meant"
+NO_WINDOW = "{0}: without a window frames end abruptly, and energy leaks to other frequencies; a window of ones says that it is meant"
 FAINT = 1e-11                                                            # the least sum of squared windows that is divided by
 
 
@@ -122,7 +121,8 @@ def istft(input, n_fft, hop_length=None, win_length=None, window=None, center=Tr
     check(input.shape[-2] == many, name, f"{many} frequencies for n_fft = {n}{', onesided' if onesided else ''}", input.shape[-2])
     check(0 < hop <= width, name, f"a hop_length between 1 and {width}, the win_length", hop)
     check(0 < width <= n, name, f"a win_length between 1 and {n}", width)
-    check(return_complex or not (hasattr(window, "dtype") and window.dtype.is_complex), name, "return_complex=True for a complex window", False)
+    real = not (hasattr(window, "dtype") and window.dtype.is_complex)
+    check(return_complex or real, name, "return_complex=True for a complex window", return_complex)
     check(not (return_complex and onesided), name, "onesided only of a real signal", "return_complex=True")
     shape = _window(name, window, n, width, input)
     x, norm = input.transpose(-1, -2), 1 if normalized else 2
