@@ -13,57 +13,7 @@ import triton.language as tl
 
 from triton_kernels.pairs import load_pair, store_pair
 from triton_kernels.pointwise import offset
-from triton_kernels.scalar import div
-
-
-# ------------------------------------------------------------------ roots of unity
-@triton.jit
-def times(x, y):
-    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
-
-
-@triton.jit
-def point(octant, fraction):
-    """exp(-iπ/4 (octant + fraction)) for even octants, exp(-iπ/4 (octant + 1 - fraction)) for odd ones, by Taylor's series."""
-    x = fraction * 0.7853981633974483
-    y = x * x
-    if x.dtype == tl.float32:
-        s = x + x * y * (-1.6666667e-1 + y * (8.3333333e-3 + y * (-1.9841270e-4 + y * 2.7557319e-6)))
-        c = 1 + y * (-0.5 + y * (4.1666667e-2 + y * (-1.3888889e-3 + y * (2.4801587e-5 - y * 2.7557319e-7))))
-    else:
-        s = tl.full(x.shape, 1, tl.float64)
-        c = s
-        for k in tl.static_range(9):
-            s = 1 - y * s * (1 / ((18 - 2 * k) * (19 - 2 * k)))
-            c = 1 - y * c * (1 / ((18 - 2 * k) * (17 - 2 * k)))
-        s *= x
-    flat = ((octant + 1) & 2) == 0                                       # nearer to the real axis
-    re, im = tl.where(flat, c, s), tl.where(flat, s, c)
-    return tl.where(((octant + 2) & 4) != 0, -re, re), tl.where((octant & 4) != 0, im, -im)
-
-
-@triton.jit
-def root(num, den, FLOAT: tl.constexpr):
-    """exp(-2πi num / den) for 0 ≤ num < den, which are int64 if den ≥ 2^28."""
-    octant = (num * 8) // den
-    rest = num * 8 - octant * den
-    rest = tl.where((octant & 1) != 0, den - rest, rest)
-    return point(octant, div(rest.to(FLOAT), tl.zeros_like(rest).to(FLOAT) + den))
-
-
-@triton.jit
-def short_root(num, LOG: tl.constexpr, FLOAT: tl.constexpr):
-    """exp(-2πi num / 2^LOG)."""
-    octant = (num * 8) >> LOG
-    rest = (num * 8) & ((1 << LOG) - 1)
-    rest = tl.where((octant & 1) != 0, (1 << LOG) - rest, rest)
-    return point(octant, rest.to(FLOAT) * (1 / (1 << LOG)))
-
-
-@triton.jit
-def chirp(j, n, FLOAT: tl.constexpr):
-    """exp(-iπ j² / n)."""
-    return root((j * j) % (2 * n), 2 * n, FLOAT)
+from triton_kernels.roots import chirp, root, short_root, times
 
 
 # ------------------------------------------------------------------ passes
@@ -211,6 +161,15 @@ def passes(re, im, C: tl.constexpr, LOG: tl.constexpr):
 
 # ------------------------------------------------------------------ from memory and to it
 @triton.jit
+def moved(ptr, start, COMPUTE: tl.constexpr):
+    """A pointer moved by so many numbers, real or complex."""
+    if ptr.dtype.element_ty == tl.uint64 and COMPUTE == "c128":
+        return ptr + start * 2
+    else:
+        return ptr + start
+
+
+@triton.jit
 def weighted(x, ends, middle, MIDDLE: tl.constexpr):
     """Numbers of half a spectrum: those that stand for two as well are multiplied."""
     if MIDDLE:
@@ -221,20 +180,20 @@ def weighted(x, ends, middle, MIDDLE: tl.constexpr):
 
 
 @triton.jit
-def of_half(x_ptr, start, k, step, mask, n, have, middle, MIDDLE: tl.constexpr, CONJ: tl.constexpr, COMPUTE: tl.constexpr):
+def of_half(x_ptr, k, side, step, mask, n, have, middle, MIDDLE: tl.constexpr, CONJ: tl.constexpr, COMPUTE: tl.constexpr):
     """Number k of half the spectrum of n real numbers; what is at its ends is real, and 0 what lies behind."""
-    re, im = load_pair(x_ptr, start + k.to(tl.int64) * step, mask & (k < have), COMPUTE)
+    re, im = load_pair(x_ptr, side + k * step, mask & (k < have), COMPUTE)
     ends = (k == 0) | (2 * k == n)
     re, im = tl.where(k < have, re, 0), tl.where(ends | (k >= have), 0, im)
     return weighted((re, -im if CONJ else im), ends, middle, MIDDLE)
 
 
 @triton.jit
-def load_numbers(x_ptr, start, i, step, pair, mask, n, have, middle, LOAD: tl.constexpr, BACK: tl.constexpr, MIDDLE: tl.constexpr,
+def load_numbers(x_ptr, i, side, step, pair, mask, n, have, middle, LOAD: tl.constexpr, BACK: tl.constexpr, MIDDLE: tl.constexpr,
                  CONJ: tl.constexpr, COMPUTE: tl.constexpr):
-    """Number i of n that a transform begins with. LOAD: "all" as they are; "pairs" of real numbers; from half a spectrum of real numbers
-    that are "even" in number the spectrum of their pairs, of "odd" ones the whole."""
-    place = start + i.to(tl.int64) * step
+    """Number i of n that a transform begins with, at `side`. LOAD: "all" as they are; "pairs" of real numbers; from half a spectrum
+    of real numbers that are "even" in number the spectrum of their pairs, of "odd" ones the whole."""
+    place = side + i * step
     if LOAD == "all":
         re, im = load_pair(x_ptr, place, mask & (i < have), COMPUTE)
         re, im = tl.where(i < have, re, 0), tl.where(i < have, im, 0)
@@ -242,15 +201,15 @@ def load_numbers(x_ptr, start, i, step, pair, mask, n, have, middle, LOAD: tl.co
         re = tl.load(x_ptr + place, mask=mask & (2 * i < have), other=0)
         im = tl.load(x_ptr + place + pair, mask=mask & (2 * i + 1 < have), other=0)
     elif LOAD == "even":
-        x = of_half(x_ptr, start, i, step, mask, 2 * n, have, middle, MIDDLE, CONJ, COMPUTE)
-        y = of_half(x_ptr, start, n - i, step, mask & (i <= n), 2 * n, have, middle, MIDDLE, CONJ, COMPUTE)
+        x = of_half(x_ptr, i, side, step, mask, 2 * n, have, middle, MIDDLE, CONJ, COMPUTE)
+        y = of_half(x_ptr, n - i, side, step, mask & (i <= n), 2 * n, have, middle, MIDDLE, CONJ, COMPUTE)
         total, rest = sum_and_difference(x, (y[0], -y[1]))
         w = root(tl.where(i < n, i, 0), tl.zeros((), i.dtype) + 2 * n, x[0].dtype)
         turned = times(rest, (w[0], -w[1]))
         re, im = total[0] - turned[1], total[1] + turned[0]
     else:
         mirrored = 2 * i > n
-        re, im = of_half(x_ptr, start, tl.where(mirrored, n - i, i), step, mask, n, have, middle, MIDDLE, CONJ, COMPUTE)
+        re, im = of_half(x_ptr, tl.where(mirrored, n - i, i), side, step, mask, n, have, middle, MIDDLE, CONJ, COMPUTE)
         im = tl.where(mirrored, -im, im)
     if BACK:
         return im, re
@@ -259,10 +218,10 @@ def load_numbers(x_ptr, start, i, step, pair, mask, n, have, middle, LOAD: tl.co
 
 
 @triton.jit
-def store_numbers(out_ptr, start, k, step, pair, re, im, mask, n, want, scale, middle, STORE: tl.constexpr, BACK: tl.constexpr,
+def store_numbers(out_ptr, k, side, step, pair, re, im, mask, n, want, scale, middle, STORE: tl.constexpr, BACK: tl.constexpr,
                   MIDDLE: tl.constexpr, CONJ: tl.constexpr):
-    """Result k of n. STORE: "all" as they are; their "real" parts; as "pairs" of real numbers; "half" of them."""
-    place = start + k.to(tl.int64) * step
+    """Result k of n, at `side`. STORE: "all" as they are; their "real" parts; as "pairs" of real numbers; "half" of them."""
+    place = side + k * step
     x = re * scale, im * scale
     if BACK:
         x = x[1], x[0]
@@ -280,9 +239,9 @@ def store_numbers(out_ptr, start, k, step, pair, re, im, mask, n, want, scale, m
 
 
 @triton.jit
-def store_halved(out_ptr, start, k, step, x, y, mask, n, want, scale, middle, MIDDLE: tl.constexpr, CONJ: tl.constexpr):
+def store_halved(out_ptr, k, side, step, x, y, mask, n, want, scale, middle, MIDDLE: tl.constexpr, CONJ: tl.constexpr):
     """Numbers k and, where k = 0, n of the spectrum of 2n real numbers, from x, number k of the spectrum of their pairs, and y, n - k."""
-    place = start + k.to(tl.int64) * step
+    place = side + k * step
     total, rest = sum_and_difference(x, (y[0], -y[1]))
     turned = times(over_i(rest), root(tl.where(k < n, k, 0), tl.zeros((), k.dtype) + 2 * n, x[0].dtype))
     half = scale * 0.5
@@ -296,24 +255,24 @@ def store_halved(out_ptr, start, k, step, x, y, mask, n, want, scale, middle, MI
 @triton.jit
 def lines_kernel(out_ptr, x_ptr, spectrum_ptr, shape, out_outer, x_outer, inner, out_inner, x_inner, out_step, x_step, out_pair, x_pair, n,
                  have, want, scale, middle, LOAD: tl.constexpr, STORE: tl.constexpr, BACK: tl.constexpr, MIDDLE: tl.constexpr,
-                 CONJ: tl.constexpr, CUT: tl.constexpr, CHIRP: tl.constexpr, OUTER: tl.constexpr, C: tl.constexpr, LOG: tl.constexpr,
-                 COMPUTE: tl.constexpr):
+                 CONJ: tl.constexpr, CUT: tl.constexpr, CHIRP: tl.constexpr, WIDE: tl.constexpr, OUTER: tl.constexpr, C: tl.constexpr,
+                 LOG: tl.constexpr, COMPUTE: tl.constexpr):
     """Transforms of lines of n numbers, C that lie side by side along the inner dim at a time. CUT: each of n · inner numbers is cut into
-    `inner` lines, one of every `inner`-th number, and what comes out gets its twiddles; 1: below 2^28 numbers, 2: more."""
+    `inner` lines, one of every `inner`-th number, and what comes out gets its twiddles. WIDE: places and angles need 64 bits."""
     tiles = tl.cdiv(inner, C)
     outer = tl.program_id(0) // tiles
     c = (tl.program_id(0) % tiles) * C + tl.arange(0, C)[:, None]
     e = tl.arange(0, 1 << LOG)[None, :]
+    if WIDE:
+        c, e = c.to(tl.int64), e.to(tl.int64)
     mask = (c < inner) & (e < n)
-    x_start, out_start = offset(outer, shape, x_outer, OUTER, 1), offset(outer, shape, out_outer, OUTER, 1)
-    if CUT == 1:
+    x_ptr = moved(x_ptr, offset(outer, shape, x_outer, OUTER, 1), COMPUTE)
+    out_ptr = moved(out_ptr, offset(outer, shape, out_outer, OUTER, 1), COMPUTE)
+    if CUT:
         i, whole = e * inner + c, n * inner
-    elif CUT == 2:
-        i, whole = e.to(tl.int64) * inner + c, n.to(tl.int64) * inner
+        re, im = load_numbers(x_ptr, i, 0, x_step, x_pair, mask, whole, have, middle, LOAD, BACK, MIDDLE, CONJ, COMPUTE)
     else:
-        i, whole = e, n
-        x_start += c.to(tl.int64) * x_inner
-    re, im = load_numbers(x_ptr, x_start, i, x_step, x_pair, mask, whole, have, middle, LOAD, BACK, MIDDLE, CONJ, COMPUTE)
+        re, im = load_numbers(x_ptr, e, c * x_inner, x_step, x_pair, mask, n, have, middle, LOAD, BACK, MIDDLE, CONJ, COMPUTE)
     re, im = tl.where(mask, re, 0), tl.where(mask, im, 0)
     if CHIRP:
         w = chirp(tl.where(e < n, e, 0), n, re.dtype)
@@ -324,19 +283,17 @@ def lines_kernel(out_ptr, x_ptr, spectrum_ptr, shape, out_outer, x_outer, inner,
         re, im = times((re, im), w)
     else:
         re, im = passes(re, im, C, LOG)
-    if CUT > 0:
-        w = root(tl.where(mask, e * c if CUT == 1 else e.to(tl.int64) * c, 0), whole, re.dtype)
-        re, im = times((re, im), w)
-    out_start += c.to(tl.int64) * out_inner
+    if CUT:
+        re, im = times((re, im), root(tl.where(mask, e * c, 0), n * inner, re.dtype))
+    side = c * out_inner
     if STORE == "halved":                                                # numbers meet their mirror images in the destination: in registers
-        place = out_start + e.to(tl.int64) * out_step                    # a gather of Triton's has a line in one warp, and spills
-        store_pair(out_ptr, place, re, im, mask)
+        store_pair(out_ptr, side + e * out_step, re, im, mask)           # a gather of Triton's has a line in one warp, and spills
         tl.debug_barrier()
-        y = load_pair(out_ptr, out_start + tl.where(e == 0, 0, n - e).to(tl.int64) * out_step, mask, COMPUTE)
+        y = load_pair(out_ptr, side + tl.where(e == 0, 0, n - e) * out_step, mask, COMPUTE)
         tl.debug_barrier()
-        store_halved(out_ptr, out_start, e, out_step, (re, im), y, mask, n, want, scale, middle, MIDDLE, CONJ)
+        store_halved(out_ptr, e, side, out_step, (re, im), y, mask, n, want, scale, middle, MIDDLE, CONJ)
     else:
-        store_numbers(out_ptr, out_start, e, out_step, out_pair, re, im, mask, n, want, scale, middle, STORE, BACK, MIDDLE, CONJ)
+        store_numbers(out_ptr, e, side, out_step, out_pair, re, im, mask, n, want, scale, middle, STORE, BACK, MIDDLE, CONJ)
 
 
 @triton.jit
@@ -366,15 +323,16 @@ def into_chirp_kernel(out_ptr, x_ptr, shape, x_outer, lines, x_step, x_pair, n, 
     blocks = tl.cdiv(N, BLOCK)
     line = tl.program_id(0) // blocks
     e = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    out_ptr = moved(out_ptr, line.to(tl.int64) * N, COMPUTE)
     if line == lines:
         re, im = wrapped_chirp(e, n, N, FLOAT)
-        store_pair(out_ptr, line.to(tl.int64) * N + e, re, im, e < N)
+        store_pair(out_ptr, e, re, im, e < N)
     else:
         mask = e < n
-        start = offset(line, shape, x_outer, OUTER, 1)
-        x = load_numbers(x_ptr, start, e, x_step, x_pair, mask, n, have, middle, LOAD, BACK, MIDDLE, CONJ, COMPUTE)
+        x_ptr = moved(x_ptr, offset(line, shape, x_outer, OUTER, 1), COMPUTE)
+        x = load_numbers(x_ptr, e, 0, x_step, x_pair, mask, n, have, middle, LOAD, BACK, MIDDLE, CONJ, COMPUTE)
         x = times((tl.where(mask, x[0], 0), tl.where(mask, x[1], 0)), chirp(tl.where(mask, e, 0), n, FLOAT))
-        store_pair(out_ptr, line.to(tl.int64) * N + e, x[0], x[1], e < N)
+        store_pair(out_ptr, e, x[0], x[1], e < N)
 
 
 @triton.jit
@@ -386,14 +344,15 @@ def finish_kernel(out_ptr, x_ptr, shape, out_outer, out_step, out_pair, n, N, wa
     line = tl.program_id(0) // blocks
     k = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = k < n
-    x_start, out_start = line.to(tl.int64) * N, offset(line, shape, out_outer, OUTER, 1)
-    x = load_pair(x_ptr, x_start + k, mask, COMPUTE)
+    x_ptr = moved(x_ptr, line.to(tl.int64) * N, COMPUTE)
+    out_ptr = moved(out_ptr, offset(line, shape, out_outer, OUTER, 1), COMPUTE)
+    x = load_pair(x_ptr, k, mask, COMPUTE)
     if STORE == "halved":
-        y = load_pair(x_ptr, x_start + tl.where(k == 0, 0, n - k), mask, COMPUTE)
-        store_halved(out_ptr, out_start, k, out_step, x, y, mask, n, want, scale, middle, MIDDLE, CONJ)
+        y = load_pair(x_ptr, tl.where(k == 0, 0, n - k), mask, COMPUTE)
+        store_halved(out_ptr, k, 0, out_step, x, y, mask, n, want, scale, middle, MIDDLE, CONJ)
     else:
         if CHIRP:
             x = times(x, chirp(tl.where(mask, k, 0), n, x[0].dtype))
         elif BACK:
             x = x[1], x[0]
-        store_numbers(out_ptr, out_start, k, out_step, out_pair, x[0], x[1], mask, n, want, scale, middle, STORE, BACK, MIDDLE, CONJ)
+        store_numbers(out_ptr, k, 0, out_step, out_pair, x[0], x[1], mask, n, want, scale, middle, STORE, BACK, MIDDLE, CONJ)

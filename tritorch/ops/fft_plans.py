@@ -11,7 +11,8 @@ from tritorch.tensor import empty, strided
 K = kernels("fft")
 LIMIT = {"c64": 4096, "c128": 2048}                                      # numbers of a tile of one line
 LEAST = 16                                                               # the smallest first factor that is worth a pass
-SHORT = 1 << 28                                                          # lengths whose eighths of a circle are counted in 32 bits
+SHORT = 1 << 28                                                          # angles whose eighths of a circle are counted in 32 bits
+FEW = 2048                                                               # numbers of a tile: programs of eight warps, of which several run
 BLOCK = 1024
 
 
@@ -89,11 +90,12 @@ class Job:
         chirps = n & (n - 1) != 0
         shape, out_outer, x_outer = zip(*(outer or [(1, 0, 0)]))
         plain = ends.store == "all" and ends.load == "all" and not chirps
-        c, warps = lines_of_tile(log, inner[0], plain, self.compute)
+        beside = inner[1] < out_step or inner[2] < steps[1]
+        c, warps = lines_of_tile(log, inner[0], beside, plain, self.compute)
         launch(K.lines_kernel, (prod(shape) * cdiv(inner[0], c),), out, x, self.spectrum(n, log) if chirps else x, shape, out_outer,
                x_outer, *inner, out_step, steps[1], *ends.pairs, n, ends.have, ends.want, self.number(ends.scale),
-               self.number(ends.middle), CUT=(1 if n * cut < SHORT else 2) if cut else 0, CHIRP=chirps, OUTER=len(shape), C=c,
-               LOG=log, num_warps=warps, **self.flags(ends, "LOAD", "STORE"))
+               self.number(ends.middle), CUT=cut > 0, CHIRP=chirps, WIDE=wide(n, cut, inner, (out_step, steps[1])),
+               OUTER=len(shape), C=c, LOG=log, num_warps=warps, **self.flags(ends, "LOAD", "STORE"))
 
     def flags(self, ends, *names):
         """What kernels are told as constexprs."""
@@ -166,11 +168,17 @@ def innermost(dims):
     return best, [d for d in dims if d is not best]
 
 
-def lines_of_tile(log, inner, plain, compute):
-    """How many lines a tile has, and its warps: as many numbers as the registers of a program hold without spilling, eight a thread and
-    of plain complex64 up to sixteen, where eight lines side by side want them."""
+def wide(n, cut, inner, steps):
+    """Whether places of numbers in a line and side by side, or angles, take more than 32 bits."""
+    length = n * max(cut, 1)
+    return length >= SHORT or 2 * max(n * steps[0] + inner[0] * inner[1], length * steps[1] + inner[0] * inner[2]) >= 1 << 31
+
+
+def lines_of_tile(log, inner, beside, plain, compute):
+    """How many lines a tile has, and its warps: as many numbers as the registers of a program hold without spilling, eight a thread, and
+    of plain complex64 up to sixteen, where eight lines that lie side by side want them."""
     most = (4096 if compute == "c64" else 2048) * (2 if plain else 1)
-    count = max(2048 >> log, min(8, most >> log))
+    count = max(FEW >> log, min(8, most >> log) if beside else 1)
     c = max(min(tile(count, (1 << 16) >> log), next_power_of_2(inner)), 1)
     return c, warps_for(c << log)
 
