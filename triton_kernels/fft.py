@@ -191,8 +191,8 @@ def of_half(x_ptr, k, side, step, mask, n, have, middle, MIDDLE: tl.constexpr, C
 @triton.jit
 def load_numbers(x_ptr, i, side, step, pair, mask, n, have, middle, LOAD: tl.constexpr, BACK: tl.constexpr, MIDDLE: tl.constexpr,
                  CONJ: tl.constexpr, COMPUTE: tl.constexpr):
-    """Number i of n that a transform begins with, at `side`. LOAD: "all" as they are; "pairs" of real numbers; from half a spectrum
-    of real numbers that are "even" in number the spectrum of their pairs, of "odd" ones the whole."""
+    """Number i of n that a transform begins with, at `side`. LOAD: "all" as they are; "pairs" of real numbers; from "half" the
+    spectrum of real numbers that of their pairs; from half of it the "whole"."""
     place = side + i * step
     if LOAD == "all":
         re, im = load_pair(x_ptr, place, mask & (i < have), COMPUTE)
@@ -200,7 +200,7 @@ def load_numbers(x_ptr, i, side, step, pair, mask, n, have, middle, LOAD: tl.con
     elif LOAD == "pairs":
         re = tl.load(x_ptr + place, mask=mask & (2 * i < have), other=0)
         im = tl.load(x_ptr + place + pair, mask=mask & (2 * i + 1 < have), other=0)
-    elif LOAD == "even":
+    elif LOAD == "half":
         x = of_half(x_ptr, i, side, step, mask, 2 * n, have, middle, MIDDLE, CONJ, COMPUTE)
         y = of_half(x_ptr, n - i, side, step, mask & (i <= n), 2 * n, have, middle, MIDDLE, CONJ, COMPUTE)
         total, rest = sum_and_difference(x, (y[0], -y[1]))

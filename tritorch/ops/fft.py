@@ -8,7 +8,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.fft_plans import Ends, transform
+from tritorch.ops.fft_plans import Ends, as_pairs, transform
 from tritorch.pairs import MADE
 from tritorch.tensor import strided
 
@@ -103,9 +103,8 @@ def fourier_cuda(out, input, n, dim, norm, back, size):
 
 @fourier_of_real.impl("cuda")
 def fourier_of_real_cuda(out, input, n, dim, norm, back, middle, size):
-    """An even number of them as half as many complex ones, pairs of neighbours: half the work."""
     want = min(size, n // 2 + 1)
-    pair = 2 if n % 2 == 0 and want == n // 2 + 1 else 1
+    pair = 2 if as_pairs(n, input.dtype) and want == n // 2 + 1 else 1
     load, store = ("pairs", "halved") if pair == 2 else ("all", "half")
     ends = Ends(min(input.shape[dim], n), want, load, store, n ** (-norm / 2), middle, conj=back, pairs=(0, input.strides[dim]))
     run(out, input, n // pair, dim, (out.strides[dim], pair * input.strides[dim]), ends, want)
@@ -113,8 +112,8 @@ def fourier_of_real_cuda(out, input, n, dim, norm, back, middle, size):
 
 @fourier_to_real.impl("cuda")
 def fourier_to_real_cuda(out, input, n, dim, norm, back, middle, size):
-    have, want, pair = min(input.shape[dim], n // 2 + 1), min(size, n), 2 - n % 2
-    load, store = ("odd", "real") if n % 2 else ("even", "pairs")
+    have, want, pair = min(input.shape[dim], n // 2 + 1), min(size, n), 2 if as_pairs(n, out.dtype) else 1
+    load, store = ("half", "pairs") if pair == 2 else ("whole", "real")
     ends = Ends(have, want, load, store, n ** (-norm / 2), middle / 2, True, not back, (out.strides[dim], 0))
     run(out, input, n // pair, dim, (pair * out.strides[dim], input.strides[dim]), ends, want)
 
