@@ -4,6 +4,7 @@ import doctest
 import pytest
 
 import tritorch
+import tritorch.ops.stft  # noqa: F401
 import tritorch.special  # noqa: F401  which loads operators of its own
 
 EXAMPLES = {name: op.__doc__ for name, op in tritorch.dispatch.registry.items() if op.__doc__ and ">>>" in op.__doc__}

@@ -15,6 +15,7 @@ import machine_code  # noqa: E402
 
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402
+import tritorch.ops.stft  # noqa: E402,F401
 import tritorch.optim  # noqa: E402,F401
 import tritorch.special  # noqa: E402,F401  the operators that only these load belong to the record as well
 from tritorch.cuda import compiler  # noqa: E402

@@ -35,6 +35,7 @@ from tritorch import dlpack as dlpack
 from tritorch.dtype import dtype as dtype
 from tritorch.autograd.modes import enable_grad as enable_grad
 from tritorch import errors as errors
+from tritorch import fft as fft
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
 from tritorch import func as func
@@ -1311,6 +1312,9 @@ def isposinf(input) -> Tensor:
 def isreal(input) -> Any:
     """Whether the imaginary part is 0; of real tensors all true."""
     ...
+def istft(input, n_fft, hop_length=..., win_length=..., window=..., center=..., normalized=..., onesided=..., length=..., return_complex=...) -> Any:
+    """The signal, (T,) or (batch, T), of which (frequencies, frames) or (batch, frequencies, frames) are the transforms that `stft` gives"""
+    ...
 def kaiser_window(window_length, periodic=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
     """`signal.windows.kaiser`, periodic unless told otherwise."""
     ...
@@ -1973,6 +1977,9 @@ def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., 
     ...
 def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
     """(standard deviation, mean) over `dim`; see `var`."""
+    ...
+def stft(input, n_fft, hop_length=..., win_length=..., window=..., center=..., pad_mode=..., normalized=..., onesided=..., return_complex=..., align_to_window=...) -> Any:
+    """The transforms of the frames of a signal (T,) or of several (batch, T): (batch, frequencies, frames), complex."""
     ...
 def sub(input, other, alpha=...) -> Tensor:
     """input - alpha · other, elementwise, broadcast."""

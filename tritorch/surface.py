@@ -24,6 +24,7 @@ METHODS = {
     "type": typed.type_, **{f.__name__: f for f in (
         typed.new, storage_methods.set_, storage_methods.share_memory_, storage_methods.is_shared, storage_methods.resize_,
         storage_methods.resize_as_, tensor_methods.map2_, tensor_methods.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
+        tensor_methods.stft, tensor_methods.istft,
         copies.narrow_copy, copies.unsafe_chunk, copies.unsafe_split, copies.unsafe_split_with_sizes, counting.nonzero_static, parts.angle,
         parts.frexp, questions.const_data_ptr, questions.dim_order, questions.is_conj, questions.is_distributed, questions.is_neg,
         questions.is_same_size, questions.is_set_to,
@@ -70,6 +71,7 @@ HOMES = {
     "ops.questions": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
     "ops.differences": "gradient",
     "ops.renorm": "renorm",
+    "ops.stft": "istft stft",
     "ops.segment_reduce": "segment_reduce",
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
@@ -79,9 +81,9 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "futures",
-            "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
-            "signal", "special", "testing", "types", "utils", "version")
+PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func",
+            "futures", "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors",
+            "serialization", "signal", "special", "testing", "types", "utils", "version")
 
 
 def attach():

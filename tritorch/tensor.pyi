@@ -1148,6 +1148,9 @@ class Tensor:
     def isreal(input) -> Any:
         """Whether the imaginary part is 0; of real tensors all true."""
         ...
+    def istft(self, n_fft, hop_length=..., win_length=..., window=..., center=..., normalized=..., onesided=..., length=..., return_complex=...) -> Any:
+        """`tritorch.istft` of this tensor."""
+        ...
     def item(input) -> Any:
         """The one element as a Python number; waits for the device."""
         ...
@@ -1755,6 +1758,9 @@ class Tensor:
         ...
     def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
         """(standard deviation, mean) over `dim`; see `var`."""
+        ...
+    def stft(self, n_fft, hop_length=..., win_length=..., window=..., center=..., pad_mode=..., normalized=..., onesided=..., return_complex=..., align_to_window=...) -> Any:
+        """`tritorch.stft` of this tensor."""
         ...
     storage: Any
     def storage_offset(self) -> Any:

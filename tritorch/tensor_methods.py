@@ -1,4 +1,6 @@
 """Methods of Tensor that programs for PyTorch meet seldom."""
+from importlib import import_module
+
 from tritorch.errors import check, explained
 from tritorch.ops import copy, create, view
 from tritorch.tensor import Tensor, alias, refresh
@@ -54,3 +56,18 @@ def output_nr(self):
     if self.base is not None:
         refresh(self)
     return self.index
+
+
+def stft(self, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect", normalized=False, onesided=None,
+         return_complex=None, align_to_window=None):
+    """`tritorch.stft` of this tensor."""
+    transforms = import_module("tritorch.ops.stft")
+    return transforms.stft(self, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex,
+                           align_to_window)
+
+
+def istft(self, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, onesided=None, length=None,
+          return_complex=False):
+    """`tritorch.istft` of this tensor."""
+    transforms = import_module("tritorch.ops.stft")
+    return transforms.istft(self, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex)

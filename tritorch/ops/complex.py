@@ -4,6 +4,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, tensors
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import copy, view
 from tritorch.ops.complex_arrays import parts
 from tritorch.ops.elementwise import binary, one_dtype, unary
@@ -71,7 +72,7 @@ def view_as_complex_samples(make):
 def paired(x):
     """A real tensor whose last dim has size 2 as a complex one, copied where it does not lie so."""
     fits = x.strides[-1] == 1 and not any(s % 2 for s in (*x.strides[:-1], x.offset))
-    return view_as_complex(x if fits else x.contiguous())
+    return view_as_complex(x if fits else x.clone(memory_format=contiguous_format))
 
 
 @op
