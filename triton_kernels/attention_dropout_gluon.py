@@ -101,7 +101,7 @@ def pair_below(word, threshold):
 
 @gluon.jit
 def dropped_keys(p, draws, place, m, n, BLOCK_N: gl.constexpr):
-    """Weights of 64 rows from m on and the keys from n on, with a minus where dropout takes one away; place is what `first_counter` says."""
+    """Weights of 64 rows from m on and the keys from n on, negative where dropout takes one away; place is what `first_counter` says."""
     LAYOUT: gl.constexpr = by_rows(BLOCK_N // 16)
     number = numbers(LAYOUT)
     warp, r, c, t = number // (2 * BLOCK_N), number // (BLOCK_N // 4) % 8, number // 4 % (BLOCK_N // 16), number % 4

@@ -117,7 +117,7 @@ def attention(query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, lo
 
     H / G query heads share a key head. attn_mask (bool or added) broadcasts to (B, H, L, S), alibi_slopes to (B, H). window is (left,
     right): row i may attend to the keys i - left … i + right; None is no bound. dropout is (p, seed, offset): score (b, h, i, j) takes the
-    random bits of `tritorch.philox`, in 7 rounds, at its own place after offset. With cu_seq_q and cu_seq_k, (N + 1) integers, B is 1 and sequence n has
+    random bits of `tritorch.philox` at its own place after offset. With cu_seq_q and cu_seq_k, (N + 1) integers, B is 1 and sequence n has
     the rows cu_seq_q[n] … cu_seq_q[n + 1] and the keys likewise; longest is (most rows, most keys) of a sequence, and the last row of a
     sequence stands at its last key.
 
