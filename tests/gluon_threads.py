@@ -58,11 +58,11 @@ class Memory:
 
     dtype = HALF
 
-    def __init__(self, array):
-        self.array, self.shape = array, list(array.shape)
+    def __init__(self, array, multiplied=True):
+        self.array, self.shape, self.multiplied = array, list(array.shape), multiplied
 
     def index(self, i):
-        return Memory(self.array[int(i)])
+        return Memory(self.array[int(i)], self.multiplied)
 
     def permute(self, order):
         return Memory(self.array.transpose(order))
@@ -85,7 +85,8 @@ class Memory:
 
     def store(self, value):
         self.array[...] = value
-        here.unseen = self
+        if self.multiplied:                                              # other numbers are for the threads alone
+            here.unseen = self
 
 
 def fence():
@@ -218,7 +219,7 @@ def atomic_add(pointer, value, sem):
 def allocate(dtype, shape, layout):
     if layout == "barrier":
         return Barriers(Barrier() for _ in range(shape[0]))
-    return Memory(np.full(shape, -1) if dtype in ("int32", "int64") else np.full(shape, np.nan))
+    return Memory(np.full(shape, -1) if dtype in ("int32", "int64") else np.full(shape, np.nan), dtype is HALF)
 
 
 def specialize(parts, warps, registers):

@@ -3,6 +3,7 @@
 Sizes are odd and NaN lies where results go. What the simulated GPU cannot run is left to -m gpu, which also is for the GPU made of PTX.
 """
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ SCALE, PLACE = 0.2, (-77, (1 << 32) - 3000)                              # the c
 ASKED = {"dropout": (2, (None, 0), 0.3, None), "padding and dropout": (2, (None, None), 0.1, "padding"),
          "lowest and dropout": (1, (40, 0), 0.3, "added"), "padding": (1, (None, None), 0.0, "padding"),
          "added": (1, (None, 0), 0.0, "added")}
+WINDOW = {"window": (2, (40, 0), 0.0, None)}
 
 
 def mask_of(kind, heads):
@@ -38,7 +40,7 @@ def mask_of(kind, heads):
 @functools.cache
 def attended(name, size):
     """(operands, mask, results in float64, and as they are where weights and slopes are rounded)"""
-    group, (left, right), p, kind = ASKED[name]
+    group, (left, right), p, kind = (ASKED | WINDOW)[name]
     shapes = (B, G * group, L, size), (B, G, S, size), (B, G, S, size), (B, G * group, L, size)
     arrays = [rounded(draw(*shape, dtype=np.float32, seed=seed), "bfloat16") for seed, shape in enumerate(shapes)]
     mask = None if kind is None else mask_of(kind, G * group)
@@ -77,7 +79,7 @@ def heads(x, device):
 def holds(name, size, device, **candidates):
     """Forward where its candidate is given, else backward; the errors are those of what is rounded."""
     arrays, mask, want, rounded_ones = attended(name, size)
-    _, window, p, _ = ASKED[name]
+    _, window, p, _ = (ASKED | WINDOW)[name]
     settings = None, None, None, window, SCALE, (p, *PLACE), None
     q, k, v, g, out = [heads(x, device) for x in (*arrays, rounded(rounded_ones[0].astype(np.float32), "bfloat16"))]
     lse = from_array(want[1]).to(device).float()
@@ -110,6 +112,10 @@ def cases():
     apart = {f"attention_backward_{which}": next(iter(ways(f"backward_{which}", "half", 64))) for which in ("q", "kv")}
     for name in ASKED:
         yield pytest.param(name, 64, {"attention_backward": {"kernel": "apart"}, **apart}, id=f"{name}-apart")
+    for name, way in itertools.product(("padding and dropout", "lowest and dropout"), gluon("forward", 256)):
+        yield pytest.param(name, 256, {"attention_forward": way}, marks=pytest.mark.gpu, id=f"{name}-256-forward")
+    apart = {f"attention_backward_{which}": gluon(f"backward_{which}", 256)[0] for which in ("q", "kv")}
+    yield pytest.param("window", 256, {"attention_backward": {"kernel": "apart"}, **apart}, marks=pytest.mark.gpu, id="window-256-apart")
 
 
 @pytest.mark.parametrize("name, size, candidates", list(cases()))
@@ -126,7 +132,7 @@ def test_the_bits_of_a_score():
     keep = attention_cpu.kept(seed, offset, matrix, slice(0, length), length, keys, 0.5, np.dtype("f4"))
     for i, j in [(0, 0), (7, 34), (8, 1), (24, 9), (39, 34), (17, 22)]:
         pair, quad = matrix * 24 + i // 16 * 8 + i % 8, j // 16 * 4 + j % 8 // 2
-        word = block(seed, offset + pair * 12 + quad, 0)[2 * (i // 8 % 2) + j // 8 % 2]
-        assert keep[i, j] == 2 * ((word >> 16 * (j % 2) & 0xFFFF) >= 1 << 15)
+        word = block(seed, offset + pair * 12 + quad, 0, rounds=7)[2 * (i // 8 % 2) + j // 8 % 2]
+        assert keep[i, j] == 2 * ((word >> 16 * (j % 2) & 0x7FFF) >= 1 << 14)
     rows = attention_cpu.kept(seed, offset, matrix, slice(9, 37), length, keys, 0.5, np.dtype("f4"))
     assert (rows == keep[9:37]).all()

@@ -6,7 +6,8 @@ from gluon_threads import Descriptor, Pointer, code_of, language, run, tensor
 from tritorch.ops import attention_cpu
 
 FORWARD = ["attention_dropout_gluon", "attention_mask_gluon", "attention_gluon"]
-TOGETHER = [*FORWARD, "attention_backward_gluon", "attention_together_gluon"]
+TOGETHER = [*FORWARD, "attention_backward_gluon", "attention_turns_gluon", "attention_together_gluon"]
+WIDE = [*FORWARD, "attention_backward_gluon", "attention_backward_wide_gluon", "attention_backward_wide_kv_gluon"]
 SHAPES = [(1, 2, 2, 40, 40), (2, 2, 1, 70, 33), (1, 4, 2, 33, 90), (1, 1, 1, 130, 130), (1, 1, 1, 5, 5), (1, 2, 1, 64, 100)]
 
 
@@ -109,8 +110,8 @@ def test_together(by_rows, rows, keys, kept, stages, programs, shape, left, righ
 @pytest.mark.parametrize("p, kind", [(0.3, None), (0.0, "added"), (0.3, "padding")])
 @pytest.mark.parametrize("right, groups, programs", [(None, 2, 2), (0, 3, 3)])
 def test_dropout_and_masks(p, kind, right, groups, programs):
-    """The bits are those of the CPU; one sequence has no key at all, and nothing but zeros comes of it. Forward, blocks of keys behind the
-    last that is seen are not even read."""
+    """The bits are those of the CPU; one sequence has no key at all, and nothing but zeros comes of it. Blocks of keys behind the last that
+    is seen are not read forward, and not multiplied backward."""
     (B, H, L, S), D, rng = (2, 2, 150, 200), 16, np.random.default_rng(3)
     q, k, v, g = [rng.standard_normal((B, H, n, D)) for n in (L, S, S, L)]
     mask, added = rng.standard_normal((B, 1, 1, S)), 0.0
@@ -132,12 +133,36 @@ def test_dropout_and_masks(p, kind, right, groups, programs):
              "PROGRAMS": programs, "BLOCK_D": D}
     out, gq, gk, gv = [np.full_like(x, np.nan) for x in (q, q, k, v)]
     lse = np.full((B, H, L), np.nan)
-    near = [np.where(np.arange(S)[:, None] < (64 if kind else S), x, np.nan) for x in (k, v)]
+    near, others = [[np.where(np.arange(S)[:, None] < (end if kind else S), x, np.nan) for x in (k, v)] for end in (64, 128)]
     run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, None, None, *tiles(64, q, *near), stride, step, None,
         *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, STAGES=2, **known)
     delta, turns = (g * out).sum(-1), np.zeros(1 + 2 * B * H, int)
     run("attention_together_gluon_kernel", TOGETHER, *tiles(64, gk, gv), *map(Pointer, (gq, np.full((2 * B * H, 128, D), np.nan), turns)),
-        *tiles(128, g, q), *tiles(64, k, v), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,
+        *tiles(128, g, q), *tiles(64, *others), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,
         step, None, *numbers, E=D, BY_ROWS=True, BLOCK_M=128, BLOCK_N=128, KEPT=2, STAGES=2, WIDE=False, at_once=True, **known)
     for mine, other in zip((out, lse, gq, gk, gv), want):
+        np.testing.assert_allclose(mine, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (20, 0), (0, 3), (37, None)])
+@pytest.mark.parametrize("rows, block, stages, programs, shape", [(16, 32, 2, 2, (1, 2, 2, 40, 40)), (16, 16, 3, 3, (1, 4, 2, 33, 90)),
+                                                                  (32, 16, 2, 1, (2, 2, 1, 70, 33)), (32, 32, 2, 2, (1, 1, 1, 130, 130)),
+                                                                  (16, 16, 2, 1, (1, 1, 1, 5, 5))])
+def test_wide(rows, block, stages, programs, shape, left, right):
+    """Gradients of heads that fill shared memory: the groups of the second kernel hand over weights."""
+    B, H, G, L, S = shape
+    if left is not None and L > S:
+        pytest.skip("some rows meet no key")
+    D, rng = 16, np.random.default_rng(3)
+    q, k, v, g = [rng.standard_normal(s) for s in ((B, H, L, D), (B, G, S, D), (B, G, S, D), (B, H, L, D))]
+    out, lse, *want = reference(q, k, v, g, None, left, right, 0.3)
+    gq, gk, gv, delta = [np.full_like(x, np.nan) for x in (q, k, v, lse)]
+    stride, numbers = (H * L, L, 1), (B, H, H // G, L, S, left or 0, right or 0, 0.3 * np.log2(np.e))
+    options = {"LEFT": left is not None, "RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": D, "STAGES": stages}
+    run("attention_backward_wide_q_gluon_kernel", WIDE, *tiles(rows, gq), Pointer(delta), *tiles(rows, g, q), *tiles(block, k, v),
+        Pointer(out), Pointer(lse), (H * L * D, L * D, D, 1), stride, stride, *numbers, BLOCK_N=block, EV=D, **options)
+    run("attention_backward_wide_kv_gluon_kernel", WIDE, *tiles(rows, gk, gv), *tiles(block, g, q), *tiles(rows, k, v), Pointer(lse),
+        Pointer(delta), stride, stride, *numbers, GROUPS=1, BLOCK_M=block, **options)
+    shared = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[1:]]
+    for mine, other in zip((delta, gq, gk, gv), ((g * out).sum(-1), want[0], *shared)):
         np.testing.assert_allclose(mine, other, atol=1e-9)

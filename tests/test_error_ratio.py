@@ -275,7 +275,7 @@ def ways(which, kind, bound):
     tiles = dict.fromkeys(t for name, table in attention_cuda.TILES[which].items() if name.split()[0] == multiplied
                           for t in table.get(bound, ()))
     for tile, tma in itertools.product(tiles, (True, False) if kind == "half" else (False,)):
-        yield attention_cuda._candidate("together" if which == "backward" else "plain", tma, *tile)
+        yield attention_cuda.candidate("together" if which == "backward" else "plain", tma, *tile)
 
 
 def gluon(which, bound):
@@ -302,7 +302,7 @@ def attention_cases():
 
     for kind, bound in itertools.product(("half", "tf32", "bf16", "ieee", "fp64"), EDGE):
         yield from cases_of(kind, bound, lambda which, kind=kind, bound=bound: ways(which, kind, bound))
-    for bound in (64, 128):
+    for bound in (64, 128, 256):
         yield from cases_of("half", bound, lambda which, bound=bound: gluon(which, bound), pytest.mark.gpu)
 
 

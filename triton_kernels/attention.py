@@ -19,6 +19,7 @@ from triton_kernels.scalar import div
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+ROUNDS = tl.constexpr(7)                                                 # of Philox: the fewest that pass Salmon et al.'s tests (2011)
 FLOOR = tl.constexpr(-2.0 ** 17)                                         # in units of log 2: lse still holds the logarithm of a count
 FLOOR_FP64 = tl.constexpr(-2.0 ** 46)
 
@@ -173,17 +174,18 @@ def draws_of(seed, offset, base_ptr, threshold, matrix, L):
 
 @triton.jit
 def kept(draws, rows, n, S, BLOCK_N: tl.constexpr):
-    """Which scores dropout keeps: those whose 16 random bits reach the threshold. A counter has those of rows i and i + 8 of 16 and keys
+    """Which scores dropout keeps: those whose 15 random bits reach the threshold. A counter has those of rows i and i + 8 of 16 and keys
     j, j + 1, j + 8 and j + 9 of 16, which is what one thread, or two, hold of a product either way round. In each head counters go by
-    blocks of rows, rows, blocks of keys, keys; in a counter words go by i and i + 8, then j and j + 8, and the lower half is that of j."""
+    blocks of rows, rows, blocks of keys, keys; in a counter words go by i and i + 8, then j and j + 8, and the lower half is that of j.
+    The highest bit of a half is left out, so that both halves of a word can be compared by one subtraction."""
     seed, offset, threshold, first = draws
     pairs = first + (rows // 16 * 8 + rows % 8)
     counter = offset + pairs[:, None].to(tl.int64) * (tl.cdiv(S, 16) * 4) + (n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
     low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(seed, low, high, low * 0, low * 0)
+    w0, w1, w2, w3 = tl.philox(seed, low, high, low * 0, low * 0, ROUNDS)
     second = (rows // 8 % 2 == 1)[:, None]
     near, far = tl.where(second, w2, w0), tl.where(second, w3, w1)
-    bits = tl.join(tl.join(near & 0xFFFF, far & 0xFFFF), tl.join(near >> 16, far >> 16))
+    bits = tl.join(tl.join(near & 0x7FFF, far & 0x7FFF), tl.join(near >> 16 & 0x7FFF, far >> 16 & 0x7FFF))
     bits = bits.reshape(rows.shape[0], BLOCK_N // 16, 4, 2, 2).permute(0, 1, 3, 2, 4).reshape(rows.shape[0], BLOCK_N)
     return bits.to(tl.int32) >= threshold
 

@@ -8,6 +8,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+ROUNDS = gl.constexpr(7)                                                 # of Philox, as in attention.py
+
 
 # ------------------------------------------------------------------ places
 @gluon.constexpr_function
@@ -65,16 +67,22 @@ def halves_of_product(a, b):
 
 @gluon.jit
 def philox(seed, counter):
-    """The four words of Philox4x32-10 for a 64-bit counter."""
+    """The four words of Philox4x32 for a 64-bit counter."""
     k0, k1 = seed.to(gl.uint32), (seed >> 32).to(gl.uint32)
     c0, c1 = counter.to(gl.uint32), (counter >> 32).to(gl.uint32)
     c2, c3 = c0 * 0, c0 * 0
-    for _ in gl.static_range(10):
+    for _ in gl.static_range(ROUNDS):
         a1, a0 = halves_of_product(c0, c0 * 0 + 0xD2511F53)
         b1, b0 = halves_of_product(c2, c0 * 0 + 0xCD9E8D57)
         c0, c1, c2, c3 = b1 ^ c1 ^ k0, b0, a1 ^ c3 ^ k1, a0
         k0, k1 = (k0 + 0x9E3779B9).to(gl.uint32), (k1 + 0xBB67AE85).to(gl.uint32)
     return c0, c1, c2, c3
+
+
+@gluon.jit
+def below(word, threshold):
+    """A word whose bits 31 and 15 say whether 15 bits of the upper and of the lower half of another one are below the threshold."""
+    return threshold.to(gl.uint32) * 0x10001 + 0x7FFF7FFF - (word & 0x7FFF7FFF)
 
 
 # ------------------------------------------------------------------ rows by keys
@@ -86,14 +94,14 @@ def by_rows(C):
 
 @gluon.jit
 def pair_below(word, threshold):
-    """Whether the lower and the upper half of a word are below the threshold: (…, d). They are compared with what has zeros behind."""
-    least = threshold.to(gl.uint32) << 16
-    return gl.join((word << 16).to(gl.uint32) < least, word < least)
+    """Words whose signs say whether the lower and the upper half of a word are below the threshold: (…, d)."""
+    signs = below(word, threshold)
+    return gl.join(signs << 16, signs)
 
 
 @gluon.jit
-def dropped_keys(draws, place, m, n, BLOCK_N: gl.constexpr, SCORES: gl.constexpr):
-    """Whether dropout takes away the scores of 64 rows from m on and the keys from n on; place is what `first_counter` says."""
+def dropped_keys(p, draws, place, m, n, BLOCK_N: gl.constexpr):
+    """Weights of 64 rows from m on and the keys from n on, negative where dropout takes one away; place is what `first_counter` says."""
     LAYOUT: gl.constexpr = by_rows(BLOCK_N // 16)
     number = numbers(LAYOUT)
     warp, r, c, t = number // (2 * BLOCK_N), number // (BLOCK_N // 4) % 8, number // 4 % (BLOCK_N // 16), number % 4
@@ -102,8 +110,8 @@ def dropped_keys(draws, place, m, n, BLOCK_N: gl.constexpr, SCORES: gl.constexpr
     words = philox(draws[0], of_row + n // 4 + 4 * c.to(gl.int64))
     near = gl.join(pair_below(words[0], draws[2]), pair_below(words[1], draws[2]))
     far = gl.join(pair_below(words[2], draws[2]), pair_below(words[3], draws[2]))
-    dropped = gl.join(near, far).permute((0, 6, 1, 2, 5, 3, 4)).reshape((64, BLOCK_N))           # from (warp, r, c, t, d, e, h)
-    return gl.convert_layout(dropped, SCORES, assert_trivial=True)
+    signs = gl.join(near, far).permute((0, 6, 1, 2, 5, 3, 4)).reshape((64, BLOCK_N))             # from (warp, r, c, t, d, e, h)
+    return with_sign(p, gl.convert_layout(signs, p.type.layout, assert_trivial=True))
 
 
 # ------------------------------------------------------------------ keys by rows
@@ -138,18 +146,9 @@ def no_drop_bits(BLOCK_M: gl.constexpr):
 
 
 @gluon.jit
-def with_bits_below(bits, word, threshold):
-    """bits moved up by two, for whether the upper and the lower half of a word are below the threshold. A shift that takes the sign of
-    another word in is one instruction."""
-    upper, lower = (word >> 16).to(gl.int32) - threshold, (word & 0xFFFF).to(gl.int32) - threshold
-    bits = (bits << 1) | (upper.to(gl.uint32) >> 31)
-    return (bits << 1) | (lower.to(gl.uint32) >> 31)
-
-
-@gluon.jit
 def drop_bits(draws, first, S, BLOCK_M: gl.constexpr):
     """Words for 64 keys and the rows that meet them, the counter of the first of both being `first`: (warp, r, c / 4, t), with bit
-    4 (2 (c % 4) + e) + 2 h + d for each score, 1 where dropout takes it away."""
+    16 d + 4 (c % 4) + 2 e + h for each score, 1 where dropout takes it away."""
     BLOCKS: gl.constexpr = BLOCK_M // 64
     SHARED: gl.constexpr = shared_by_keys(BLOCKS)
     number, across = numbers(drawn_by_keys(BLOCKS)), gl.to_tensor(gl.cdiv(S, 16)).to(gl.int64) * 4
@@ -157,13 +156,13 @@ def drop_bits(draws, first, S, BLOCK_M: gl.constexpr):
     counter = first + pair.to(gl.int64) * across + (number // (8 * BLOCKS)).to(gl.int64)
     bits = counter.to(gl.uint32) * 0
     for c in gl.static_range(4):
-        words = philox(draws[0], counter + (3 - c) * 8 * across)
-        for x in gl.static_range(4):
-            bits = with_bits_below(bits, words[3 - x], draws[2])
+        words = philox(draws[0], counter + c * 8 * across)
+        for x in gl.static_range(4):                                     # 16 bits of either key, the first of which end up lowest
+            bits = (bits >> 1) | (below(words[x], draws[2]) & 0x80008000)
     bits = gl.convert_layout(bits, gl.SliceLayout(2, SHARED))[:, :, None, :, :, :]
     number = numbers(SHARED)
-    mine = (bits >> (number // (8 * BLOCKS) % 2).to(gl.uint32)) & 0x55555555
-    bits = gl.sum(mine << (number % 2).to(gl.uint32), 5).reshape((4, 8, BLOCKS, 4))
+    mine = (bits >> (number // (8 * BLOCKS) % 2 * 16).to(gl.uint32)) & 0xFFFF
+    bits = gl.sum(mine << (number % 2 * 16).to(gl.uint32), 5).reshape((4, 8, BLOCKS, 4))
     return gl.convert_layout(bits, word_by_keys(BLOCKS), assert_trivial=True)
 
 
@@ -194,10 +193,19 @@ def without_dropped(p, T: gl.constexpr):
 
 
 @gluon.jit
+def of_kept(p, draws, T: gl.constexpr):
+    """Weights as they are multiplied: those that dropout takes away have a minus."""
+    if len(draws) > 0:
+        return without_dropped(p, T)
+    else:
+        return p.to(T)
+
+
+@gluon.jit
 def dropped_negative(p, bits, BLOCK_M: gl.constexpr):
     """Weights, (keys, rows), with a minus where dropout takes one away: so no register needs to remember it."""
     LAYOUT: gl.constexpr = by_keys(BLOCK_M // 64)
     number = numbers(LAYOUT)
-    at = number // 8 % 8 * 4 + number // (8 * BLOCK_M) % 2 * 2 + number % 2
+    at = number % 2 * 16 + number // 8 % 8 * 2 + number // (8 * BLOCK_M) % 2
     signs = (bits[:, None, :, :, None, :, None] << (31 - at).to(gl.uint32)).reshape((64, BLOCK_M))
     return with_sign(p, gl.convert_layout(signs, p.type.layout, assert_trivial=True))

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter
+from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter, of_kept
 from triton_kernels.attention_mask_gluon import end_of_seen, line_of, masked
 
 LN2 = gl.constexpr(0.6931471805599453)
@@ -203,7 +203,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
     slot, phase, before = slots
     OUT: gl.constexpr = acc.type.layout
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
-    weights = gl.convert_layout(p.to(q.dtype), OPERAND)                  # carried as they are: rounded, each would be unpacked and packed
+    weights = gl.convert_layout(of_kept(p, draws, q.dtype), OPERAND)     # carried as they are: rounded, each would be unpacked and packed
     mbarrier.wait(k_ready.index(slot), phase)
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
@@ -216,7 +216,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
         mbarrier.wait(v_ready.index(slot), phase)
     p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, slope, bufs[4].index(slot), EDGE, LEFT, RIGHT, MASK)
     if len(draws) > 0:
-        p = gl.where(dropped_keys(draws, draws[1], draws[3], n, BLOCK_N, SCORES), 0.0, p)
+        p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
@@ -247,7 +247,7 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
         mbarrier.wait(v_ready.index(slot), phase)
     p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, slope, bufs[4].index(slot), True, LEFT, RIGHT, MASK)
     if len(draws) > 0:
-        p = gl.where(dropped_keys(draws, draws[1], draws[3], end * BLOCK_N, BLOCK_N, SCORES), 0.0, p)
+        p = dropped_keys(p, draws, draws[1], draws[3], end * BLOCK_N, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)
     acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
     following, phase_following = after(slot, phase, STAGES)
@@ -270,7 +270,7 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
         mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
-    acc = warpgroup_mma(gl.convert_layout(p.to(q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
+    acc = warpgroup_mma(gl.convert_layout(of_kept(p, draws, q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
     return acc, top, total, slot, phase

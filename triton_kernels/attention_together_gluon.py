@@ -18,72 +18,19 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.attention_backward_gluon import anew, row_ptrs, send
 from triton_kernels.attention_dropout_gluon import drawn_ahead, draws_of, dropped_negative, first_counter, no_drop_bits, without_dropped
 from triton_kernels.attention_gluon import LINE, WARP, after, barriers, fill, less_by_distance, slope_of
-from triton_kernels.attention_mask_gluon import line_of, masked
+from triton_kernels.attention_mask_gluon import end_of_seen, line_of, masked
+from triton_kernels.attention_turns_gluon import await_turns, end_turns, leave, left, matrix_of, seen_keys, taken, tile_of, turn_of
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
-GROUP_OF_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FOURS = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
-
-
-# ------------------------------------------------------------------ places
-@gluon.jit
-def tile_of(ticket, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(batch, key head, first key, first row that meets it, blocks of rows, how many of them at the beginning need a look at single scores,
-    and how many come before those at the end that do)."""
-    heads, group, L, S, left, right = sizes
-    blocks = gl.cdiv(S, BLOCK_N)
-    matrix = ticket // blocks
-    n = (blocks - 1 - ticket % blocks) * BLOCK_N                         # the last keys first: see attention_backward.py
-    begin, edges = 0, 0
-    if RIGHT:
-        begin = gl.maximum(n - right, 0) // BLOCK_M * BLOCK_M
-        edges = gl.cdiv(gl.maximum(n + BLOCK_N - 1 - right, 0), BLOCK_M) - begin // BLOCK_M
-    end, rest = L, L
-    if LEFT:
-        end, rest = gl.minimum(L, n + BLOCK_N + left), n + left + 1
-    steps = gl.cdiv(gl.maximum(end - begin, 0), BLOCK_M)
-    return matrix // heads, matrix % heads, n, begin, steps, gl.where(n + BLOCK_N > S, steps, edges), rest // BLOCK_M - begin // BLOCK_M
-
-
-@gluon.jit
-def turn_of(tile, t, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(head, first row, block of rows among all, how many blocks of keys meet it before this one) of step t of a tile."""
-    heads, group, L, S, _, right = sizes
-    batch, head, n, begin, steps, _, _ = tile
-    head = head * group + t // steps
-    m = begin + t % steps * BLOCK_M
-    last = gl.cdiv(S, BLOCK_N) - 1
-    if RIGHT:
-        last = gl.minimum(last, (m + BLOCK_M - 1 + right) // BLOCK_N)
-    block = (batch * (heads * group) + head) * gl.cdiv(L, BLOCK_M) + m // BLOCK_M
-    return head, m, block, last - n // BLOCK_N
-
-
-@gluon.jit
-def leave(numbers, place, x):
-    """Write a number for other warps. Called by one warp, which tells them by a barrier."""
-    numbers.index(place).store(gl.full((1, ), x, gl.int32, WARP))
-
-
-@gluon.jit
-def left(numbers, place):
-    """The number that another warp has left."""
-    return gl.max(numbers.index(place).load(GROUP_OF_WARPS if gl.num_warps() == 4 else WARP), 0)
-
-
-@gluon.jit
-def taken(tickets, bars, place, phase):
-    """The ticket in a slot, when it is there."""
-    mbarrier.wait(bars[1].index(place), phase)
-    return left(tickets, place)
 
 
 # ------------------------------------------------------------------ the warps beside
 @gluon.jit
-def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, draws, bufs, bars, sizes, items, LEFT: gl.constexpr,
+def load_tiles(descs, turns_ptr, row_args, mask_args, slopes_ptr, stride_slopes, draws, bufs, bars, sizes, items, LEFT: gl.constexpr,
                RIGHT: gl.constexpr, MASK: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, KEPT: gl.constexpr,
-               STAGES: gl.constexpr):
+               STAGES: gl.constexpr, SKIP: gl.constexpr):
     """The loading warp: a ticket, the slot of keys and values, then slots of rows for all heads that share them. Long for all it brings."""
     lse_ptr, delta_ptr, stride_lse, stride_delta = row_args
     q_bufs, g_bufs, shifts, tickets, edges = bufs[2], bufs[3], bufs[5], bufs[6], bufs[8]
@@ -91,10 +38,16 @@ def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, draws, buf
     place, turn, slot, phase = 0, 1, 0, 1                                # all slots are empty at first
     ticket = gl.atomic_add(turns_ptr, 1, sem="relaxed")
     while ticket < items:
-        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
-        batch, key_head, n, steps = tile[0], tile[1], tile[2], tile[4]
+        batch, key_head = matrix_of(ticket, sizes, BLOCK_N)
+        seen = sizes[3]
+        if SKIP:
+            seen = end_of_seen(mask_args[0], mask_args[1], batch, key_head * sizes[1], sizes[3], WARP, BLOCK_N)
+        tile = tile_of(ticket, seen, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+        n, steps = tile[2], tile[4]
         mbarrier.wait(kept_empty.index(place), turn)
         leave(tickets, place, ticket)
+        if SKIP:
+            leave(tickets, KEPT + place, seen)
         mbarrier.expect(kept_ready.index(place), 4 * descs[0].block_type.nbytes)
         for x in gl.static_range(2):
             for c in gl.static_range(2):
@@ -130,52 +83,6 @@ def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, draws, buf
     mbarrier.wait(kept_empty.index(place), turn)
     leave(tickets, place, ticket)
     mbarrier.arrive(kept_ready.index(place), count=2)
-
-
-@gluon.jit
-def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
-                BLOCK_N: gl.constexpr, KEPT: gl.constexpr):
-    """The warp that says when the groups may add, and where: at most two steps before the other warp has ended a turn."""
-    may, over = ways[0], ways[2]
-    place, turn, count = 0, 0, 0
-    ticket = taken(tickets, bars, place, turn)
-    while ticket < items:
-        mbarrier.arrive(bars[0].index(place), count=1)
-        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
-        for t in range(sizes[1] * tile[4]):
-            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
-            mbarrier.wait(over.index(count & 1), (count >> 1 & 1) ^ 1)
-            if before > 0:
-                while gl.atomic_add(turns_ptr + 1 + block, 0, sem="acquire") < before:
-                    pass
-            leave(notes, 4 * (count & 1), head)
-            leave(notes, 4 * (count & 1) + 1, m)
-            leave(notes, 4 * (count & 1) + 2, block)
-            leave(notes, 4 * (count & 1) + 3, before)
-            mbarrier.arrive(may.index(count & 1), count=1)
-            count += 1
-        place, turn = after(place, turn, KEPT)
-        ticket = taken(tickets, bars, place, turn)
-
-
-@gluon.jit
-def end_turns(turns_ptr, tickets, bars, ways, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
-              BLOCK_N: gl.constexpr, KEPT: gl.constexpr):
-    """The warp that tells the other programs when both groups have added."""
-    added, over = ways[1], ways[2]
-    place, turn, count = 0, 0, 0
-    ticket = taken(tickets, bars, place, turn)
-    while ticket < items:
-        mbarrier.arrive(bars[0].index(place), count=1)
-        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
-        for t in range(sizes[1] * tile[4]):
-            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
-            mbarrier.wait(added.index(count & 1), count >> 1 & 1)
-            gl.atomic_add(turns_ptr + 1 + block, 1, sem="release")
-            mbarrier.arrive(over.index(count & 1), count=1)
-            count += 1
-        place, turn = after(place, turn, KEPT)
-        ticket = taken(tickets, bars, place, turn)
 
 
 # ------------------------------------------------------------------ the two warp groups
@@ -312,7 +219,8 @@ def step(gk, gv, tile, more, place, bufs, bars, slopes_bars, ways, out_args, dra
 @gluon.jit
 def own_keys(gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_bars, ways, sizes, items, scale, E: gl.constexpr,
              LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
-             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
+             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, SKIP: gl.constexpr,
+             TURN: gl.constexpr):
     """A warp group: its half of the keys of every tile of this program."""
     KEYS: gl.constexpr = BLOCK_N // 2
     WIDTH: gl.constexpr = BLOCK_D if BY_ROWS else BLOCK_D // 2
@@ -324,7 +232,7 @@ def own_keys(gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_ba
         slots = (0, 0, 0, no_drop_bits(BLOCK_M))
     ticket = taken(bufs[6], bars, place, turn)
     while ticket < items:
-        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, seen_keys(bufs[6], place, sizes, SKIP, KEPT), sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         batch, head, n, steps = tile[0], tile[1], tile[2], tile[4]
         k, v = bufs[0].index(2 * place + TURN), bufs[1].index(2 * place + TURN)
         keys = n + TURN * KEYS + gl.arange(0, KEYS, gl.SliceLayout(1, SCORES))
@@ -371,7 +279,7 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     g_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
     slopes_bufs = gl.allocate_shared_memory(T, [2, BLOCK_N // 2, BLOCK_M], slopes_layout)
     shifts = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK_M], LINE)
-    tickets = gl.allocate_shared_memory(gl.int32, [KEPT, 1], LINE)
+    tickets = gl.allocate_shared_memory(gl.int32, [2 * KEPT, 1], LINE)   # and how many keys are before those that a mask hides
     notes = gl.allocate_shared_memory(gl.int32, [8, 1], LINE)            # two steps: head, first row, block of rows, blocks before
     edges = gl.allocate_shared_memory(gl.int32, [STAGES, 1], LINE)       # the first row, or -1 less it, where all scores are met
     bars = (barriers(KEPT, 4), barriers(KEPT, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 1))
@@ -387,13 +295,14 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     out_args, mask_args, draws = (gq_ptr, sum_ptr, stride_gq), (mask_ptr, stride_mask), ()
     if DROPOUT:
         draws = draws_of(base_ptr, seed, offset, threshold, keep_scale)
+    SKIP: gl.constexpr = MASK > 0 and not LEFT                           # who has a bound on the left may meet hidden keys alone
     gl.warp_specialize([
         (own_keys, (gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, MASK,
-                    BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_D, KEPT, STAGES, 0)),
+                    BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_D, KEPT, STAGES, SKIP, 0)),
         (own_keys, (gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, MASK,
-                    BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_D, KEPT, STAGES, 1)),
-        (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), slopes_ptr,
-                      stride_slopes, draws, bufs, bars, sizes, items, LEFT, RIGHT, MASK, BLOCK_M, BLOCK_N, KEPT, STAGES)),
-        (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
-        (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
+                    BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_D, KEPT, STAGES, SKIP, 1)),
+        (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), mask_args, slopes_ptr,
+                      stride_slopes, draws, bufs, bars, sizes, items, LEFT, RIGHT, MASK, BLOCK_M, BLOCK_N, KEPT, STAGES, SKIP)),
+        (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT, SKIP)),
+        (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT, SKIP)),
     ], [4, 1, 1, 1], [240, 24, 24, 24])

@@ -9,6 +9,7 @@ import numpy as np
 from tritorch.philox import words
 
 SCORES = 1 << 20                                                         # scores computed at a time
+ROUNDS = 7                                                               # of Philox, for dropout
 FLOOR = {np.float32: -2 ** 17 * np.log(2), np.float64: -2 ** 46 * np.log(2)}       # scores of finite masks: FLOOR in the kernels
 
 
@@ -26,15 +27,16 @@ def counters(L, S):
 def kept(seed, offset, matrix, rows, L, S, dropout_p, dtype):
     """Dropout factors of a slice of the rows of head number `matrix`, (rows, S), by the bits that triton_kernels/attention.py takes."""
     first, last, across = rows.start // 16, -(-rows.stop // 16), -(-S // 16)
-    drawn = words(seed, offset + matrix * counters(L, S) + counters(16 * first, S), 4 * counters(16 * (last - first), S)).view(np.uint16)
+    begin, count = offset + matrix * counters(L, S) + counters(16 * first, S), counters(16 * (last - first), S)
+    drawn = words(seed, begin, 4 * count, rounds=ROUNDS).view(np.uint16) & 0x7FFF
     drawn = drawn.reshape(last - first, 8, across, 4, 2, 2, 2).transpose(0, 4, 1, 2, 5, 3, 6).reshape(16 * (last - first), 16 * across)
     drawn = drawn[rows.start - 16 * first:rows.stop - 16 * first, :S]
     return (drawn >= threshold(dropout_p)) * dtype.type(keep_scale(dropout_p))
 
 
 def threshold(dropout_p):
-    """Scores whose 16 random bits are below it are dropped. (Where all are to be, what is kept counts as 0.)"""
-    return min(round(dropout_p * (1 << 16)), 0xFFFF)
+    """Scores whose 15 random bits are below it are dropped. (Where all are to be, what is kept counts as 0.)"""
+    return min(round(dropout_p * (1 << 15)), 0x7FFF)
 
 
 def keep_scale(dropout_p):

@@ -9,6 +9,7 @@ from tritorch.cuda.launch import TensorDescriptor, kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dtype import types
 from tritorch.ops.attention_cpu import keep_scale, threshold
+from tritorch.ops.attention_tiles import GLUON, TILES, best_first, candidate, shared_bytes
 from tritorch.ops.gemm import hardware
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.precision import dot_precision
@@ -16,75 +17,12 @@ from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
 FORWARD, SPLIT, BACKWARD, BIAS = [kernels(f"attention{name}") for name in ("", "_split", "_backward", "_bias")]
-HOPPER, HOPPER_BACKWARD, TOGETHER = kernels("attention_gluon"), kernels("attention_backward_gluon"), kernels("attention_together_gluon")
+HOPPER, HOPPER_BACKWARD, TOGETHER = [kernels(f"attention{name}_gluon") for name in ("", "_backward", "_together")]
+WIDE, WIDE_KV = kernels("attention_backward_wide_gluon"), kernels("attention_backward_wide_kv_gluon")
 LOG2E = math.log2(math.e)
 PARTS = 512                                                              # programs for a gradient of few tiles: a few for each processor
-FEW, KEYS, LONG = 64, 128, 2048                                          # rows that share a key head; fewest keys of a piece; many of both
+FEW, KEYS = 64, 128                                                      # rows that share a key head; fewest keys of a piece
 SHORT, ONE_TILE = 64, ("forward", "backward_q", "backward_kv")           # rows and keys that fit one tile, as in a window of an image
-
-# BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
-# the matrix units, "ieee" and "fp64" are not. The first is the guess for a problem that was not measured. Before Hopper all keys and values
-# of a tile stay in registers when they are rounded to TF32: 64 keys of 64 numbers spill 3.5 KB a thread there, 32 none.
-TILES = {
-    "forward": {
-        "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 2), (64, 128, 4, 2)),
-                 128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
-                 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2))},
-        "half by TMA": {64: ((64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3)),
-                        128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 32, 4, 3), (64, 64, 8, 2), (64, 64, 4, 2))},
-        "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
-        "ieee": {64: ((64, 32, 8, 2), (32, 32, 8, 2)), 128: ((32, 32, 8, 1),), 256: ((32, 32, 8, 1),)},
-        "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
-    },
-    "split": {                                                           # at most so many rows
-        "half": {64: ((64, 64, 4, 4), (64, 64, 4, 3)), 128: ((64, 64, 4, 3), (64, 128, 4, 2), (64, 128, 8, 2)),
-                 256: ((64, 32, 4, 3), (64, 32, 4, 2))},
-        "tf32": {64: ((32, 32, 4, 3),), 128: ((16, 32, 8, 2), (16, 16, 8, 2)), 256: ((16, 16, 4, 2),)},
-        "ieee": {64: ((32, 32, 4, 3),), 128: ((16, 32, 8, 2), (16, 16, 8, 2)), 256: ((16, 16, 4, 2),)},
-        "fp64": {64: ((16, 16, 4, 2),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 4, 1),)},
-    },
-    "backward_q": {
-        "half": {64: ((64, 64, 4, 3), (128, 64, 8, 2), (128, 32, 4, 2)), 128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2)),
-                 256: ((64, 32, 4, 2), (64, 32, 8, 2), (32, 32, 8, 2))},
-        "tf32": {64: ((64, 32, 4, 2), (64, 64, 8, 2)), 128: ((64, 32, 8, 2), (32, 32, 4, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 2))},
-        "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 2), (32, 16, 8, 2)), 256: ((16, 16, 8, 2),)},
-        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 8, 2),)},
-    },
-    "backward": {                                                        # together; larger heads would not stay in registers
-        "half": {64: ((64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3)), 128: ((64, 64, 8, 2), (32, 64, 8, 2))},
-        "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2))},
-        "ieee": {64: ((16, 32, 8, 2), (32, 32, 8, 2)), 128: ((16, 32, 8, 1),)},
-        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),)},
-    },
-    "backward_kv": {
-        "half": {64: ((64, 64, 4, 3), (64, 128, 8, 2), (64, 128, 8, 3)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
-                 256: ((64, 64, 8, 2), (32, 64, 8, 2), (16, 64, 8, 2))},
-        "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
-        "tf32 sm_80": {64: ((32, 32, 4, 2), (64, 32, 4, 2)), 128: ((32, 32, 8, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
-        "ieee": {64: ((32, 32, 8, 2),), 128: ((32, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
-        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 1),), 256: ((16, 16, 8, 1),)},
-    },
-    "bias": {
-        "half": {64: ((64, 64, 4, 1), (64, 64, 4, 2)), 128: ((64, 64, 8, 2), (64, 64, 4, 1)), 256: ((32, 32, 8, 1),)},
-        "tf32": {64: ((64, 32, 8, 2),), 128: ((32, 32, 8, 2),), 256: ((32, 32, 8, 1),)},
-        "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
-        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
-    },
-}
-# By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is GROUPS · ROWS, 2 · ROWS backward.
-# Forward, groups of 128 rows take 1.2 times as long on an H100: ptxas spills 100 bytes of theirs.
-GLUON = {
-    "forward": {**dict.fromkeys((32, 64), [{"GROUPS": groups, "ROWS": 64, "BLOCK_N": keys, "STAGES": stages}
-                                           for groups, keys, stages in ((2, 128, 3), (3, 64, 4), (2, 64, 4))]),
-                128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}],
-                256: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
-    "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
-                   128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
-    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (2, 3)]),
-                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((1, 3), (2, 2))]},
-    "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
-}
-
 
 class Problem(NamedTuple):
     """What the kernels of a call have in common."""
@@ -122,7 +60,7 @@ class Problem(NamedTuple):
         met = (left is None or left >= 0 and L <= S) and (right or 0) >= 0                       # every row meets some key
         gluon = ()
         if tma and (not masked or stride_mask[2] is None) and p < 1 and met and scale > 0 and all(map(described, others)):
-            plain = left is None and alibi_slopes is None and not masked and not p
+            plain = (left is None or constants["BLOCK_D"] == 256) and alibi_slopes is None and not masked and not p
             gluon = "forward", *["backward"] * (H == G or stride_mask[1] == 0), *["backward_q", "backward_kv"] * plain
         features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, bool(gluon)]
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
@@ -146,19 +84,19 @@ class Problem(NamedTuple):
         kernel = "together" if which == "backward" else "plain"
         if machine is None:                                              # the simulated device: few, large blocks, yet more than one
             rows, keys = [min(max(next_power_of_2(n) // 2, 16), 512) for n in (L, S)]
-            return [_candidate(kernel, False, rows, keys, 4, 1)]
+            return [candidate(kernel, False, rows, keys, 4, 1)]
         kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, "ieee" if precision == "ieee" else "tf32")
         shared, major = machine[1:]
         by_tma, one_tile = self.tma and major >= 9, kind == "half" and max(L, S) <= SHORT and block <= 128 and which in ONE_TILE
         table = TILES[which].get(f"{kind} sm_80" if major == 8 else f"{kind} by TMA" if by_tma else kind, TILES[which][kind])
         shape = min((d for d in table if d >= block), default=256)
         tiles = table.get(shape, ())
-        ways = [_candidate(kernel, False, *tile) for tile in tiles]
+        ways = [candidate(kernel, False, *tile) for tile in tiles]
         if by_tma:                                                       # forward, pointers are often faster: 91 to 98 µs on an H100
-            others = [_candidate(kernel, False, *tile) for tile in TILES[which]["half"][shape]] if which == "forward" else ways[:1]
-            ways = [_candidate(kernel, True, *tile) for tile in tiles] + others
+            others = [candidate(kernel, False, *tile) for tile in TILES[which]["half"][shape]] if which == "forward" else ways[:1]
+            ways = [candidate(kernel, True, *tile) for tile in tiles] + others
         if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
-            ways = [_candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
+            ways = [candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
         if which == "split":
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
@@ -166,32 +104,6 @@ class Problem(NamedTuple):
         if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
         return best_first(which, block, min(L, S), gluon, fitting, "backward_kv" in self.gluon) or ways[-1:]
-
-
-def best_first(which, block, length, gluon, plain, apart):
-    """First what an H100 found quickest, of causal attention in bfloat16. Heads of 64: forward, of 1024 rows, 84 µs in two groups, 103 in
-    three, of 4096 635 and 610; all gradients at once 264 µs of 1024, apart 247, of 4096 1735 and 1849; the query's by pointers 107 µs, in
-    Gluon 110. Of 128: at once 1483 µs, apart 1370. Gluon for 256, dropout or masks was not measured. `apart`: it can do that, too."""
-    if which == "backward":
-        gluon, split = [{**way, "kernel": "together_gluon"} for way in gluon], [{"kernel": "apart"}]
-        return split + gluon + plain if apart and (block == 128 or block == 64 and length < LONG) else gluon + split + plain
-    if which == "forward" and block == 64 and length >= LONG:
-        gluon = sorted(gluon, key=lambda way: -way["GROUPS"])
-    if which == "backward_q" and block == 64 and gluon:
-        return plain[-1:] + gluon[::-1] + plain[:-1]
-    return plain + gluon if block == 256 else gluon + plain
-
-
-def _candidate(kernel, tma, rows, keys, warps, stages):
-    return {"kernel": kernel, "TMA": tma, "BLOCK_M": rows, "BLOCK_N": keys, "num_warps": warps, "num_stages": stages}
-
-
-def shared_bytes(which, way, block, itemsize):
-    """Shared memory that the operands of a tile take: what stays, and what the loop reads ahead."""
-    rows, keys = way["BLOCK_M"], way["BLOCK_N"]
-    stays, moves = {"forward": (rows, 2 * keys), "split": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys),
-                     "backward_kv": (2 * keys, 2 * rows), "backward": (3 * keys, 2 * rows), "bias": (0, 3 * rows + 2 * keys)}[which]
-    return (stays + moves * way["num_stages"]) * block * itemsize
 
 
 def described(x):
@@ -302,10 +214,13 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
 
     def run_q(way):
         if way["kernel"] == "gluon":
-            rows, keys = way["ROWS"], way["BLOCK_N"]
+            rows, keys, tensors = way["ROWS"], way["BLOCK_N"], (gq, delta, g, query, key, value, out, lse)
+            if block == 256:
+                return start_gluon(p, way, WIDE.attention_backward_wide_q_gluon_kernel, L, H,
+                                   (rows, None, rows, rows, keys, keys, None, None), tensors, (out.strides, lse.strides, delta.strides),
+                                   ("LEFT", "RIGHT"), known=("EV",))
             return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, L, H,
-                               (rows, None, rows, rows, keys, keys, rows, None), (gq, delta, g, query, key, value, out, lse),
-                               (lse.strides, delta.strides))
+                               (rows, None, rows, rows, keys, keys, rows, None), tensors, (lse.strides, delta.strides))
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_q_kernel, (cdiv(L, way["BLOCK_M"]) * p.batches * H,), gq, delta, grad, q, k, v, attn_mask,
                alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides, delta.strides,
@@ -313,10 +228,11 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
 
     def run_kv(way, sums=None, turns=None, places=0):
         if way["kernel"] == "gluon":
-            keys, rows = way["ROWS"], way["BLOCK_M"]
-            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, S, G,
-                               (keys, keys, rows, rows, keys, keys, None, None), (gk, gv, g, query, key, value, lse, delta),
-                               (lse.strides, delta.strides))
+            keys, rows, kernel, bounds = way["ROWS"], way["BLOCK_M"], HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, ("RIGHT",)
+            if block == 256:
+                kernel, bounds = WIDE_KV.attention_backward_wide_kv_gluon_kernel, ("LEFT", "RIGHT")
+            return start_gluon(p, way, kernel, S, G, (keys, keys, rows, rows, keys, keys, None, None),
+                               (gk, gv, g, query, key, value, lse, delta), (lse.strides, delta.strides), bounds)
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_kv_kernel, (cdiv(S, way["BLOCK_N"]) * p.batches * G,), gk, gv, gq, sums, turns, grad, q, k, v,
                attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, gq.strides, g.strides, *shared,
