@@ -6,12 +6,11 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
-from tritorch.ops.activation import logsigmoid
+from tritorch.ops import loss_terms
 from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, weighted_mean
 from tritorch.ops.elementwise import binary
 from tritorch.ops.nll import nll_rows
-from tritorch.ops.pointwise import xlogy
 from tritorch.ops.softmax import log_softmax
 
 K = kernels("loss")
@@ -140,10 +139,7 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
     name = "binary_cross_entropy_with_logits"
     check(input.shape == target.shape, name, f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
     check(target.dtype.is_floating_point, name, "targets of a floating dtype", target.dtype)
-    logarithm = logsigmoid(input)
-    if pos_weight is not None:
-        logarithm = ((pos_weight - 1) * target + 1) * logarithm
-    loss = ((1 - target) * input - logarithm).to(target.dtype)
+    loss = loss_terms.logit_terms(input, target, 1.0 if pos_weight is None else pos_weight).to(target.dtype)
     return reduced(_weighted(loss, weight), legacy_reduction(size_average, reduce, reduction))
 
 
@@ -155,12 +151,12 @@ def _as_numbers(input, target):
 
 
 def distance(input, target, reduction, size_average, reduce, weight, of):
-    """A loss of x - y."""
+    """A loss whose terms are `of(x, y)`."""
     if input.shape != target.shape:
         warnings.warn(f"target of shape {tuple(target.shape)} is broadcast with input of shape {tuple(input.shape)}: "
                       "rarely what a loss is meant to do",
                       UserWarning, stacklevel=3)
-    loss, reduction = of(input - target), legacy_reduction(size_average, reduce, reduction)
+    loss, reduction = of(input, target), legacy_reduction(size_average, reduce, reduction)
     if weight is None:
         return reduced(loss, reduction)
     return (loss * weight).sum() / weight.expand_as(loss).sum() if reduction == "mean" else reduced(loss * weight, reduction)
@@ -176,7 +172,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     """
     if input.dtype is not target.dtype:
         input, target = _as_numbers(input, target)
-    return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
+    return distance(input, target, reduction, size_average, reduce, weight, loss_terms.mse_terms)
 
 
 @composite
@@ -187,7 +183,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     >>> l1_loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0]))
     tensor(1.5000)
     """
-    return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.abs())
+    return distance(input, target, reduction, size_average, reduce, weight, loss_terms.l1_terms)
 
 
 @composite
@@ -203,7 +199,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     check(dtype.is_floating_point, "smooth_l1_loss", "a floating dtype", dtype, error=NotImplementedError)
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
-    return distance(*_as_numbers(input, target), reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
+    return distance(*_as_numbers(input, target), reduction, size_average, reduce, None, lambda x, y: loss_terms.smooth_l1_terms(x, y, beta))
 
 
 @composite
@@ -216,13 +212,8 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     """
     check(delta > 0, "huber_loss", "delta above 0", delta)
     check(input.dtype.is_floating_point, "huber_loss", "an input of a floating dtype", input.dtype)
-    return distance(*_as_numbers(input, target), reduction, None, None, weight, lambda d: _bent(d.abs(), delta).to(input.dtype))
-
-
-def _bent(x, bend):
-    """½ x² up to the bend, a line from there on, whose gradient is that of a line where x is infinite, too."""
-    near = x.clamp(max=bend)
-    return near * (x - near * 0.5)
+    return distance(*_as_numbers(input, target), reduction, None, None, weight,
+                    lambda x, y: loss_terms.huber_terms(x, y, delta).to(input.dtype))
 
 
 @composite
@@ -235,7 +226,7 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     """
     floating = input.dtype.is_floating_point and target.dtype.is_floating_point
     check(floating, "kl_div", "an input and a target of floating dtypes", input.dtype, target.dtype)
-    loss = target.exp() * (target - input) if log_target else xlogy(target, target) - target * input
+    loss = target.exp() * (target - input) if log_target else loss_terms.divergence_terms(input, target)
     reduction = legacy_reduction(size_average, reduce, reduction)
     if reduction == "batchmean":
         return loss.sum() / (input.shape[0] if input.ndim else 1)
