@@ -1,4 +1,5 @@
-"""Losses element by element, before they are added up, and their gradients: one launch each, rounded once.
+"""Losses element by element, before they are added up, and their gradients: one launch each, rounded once. Where only the sum is wanted it
+is made in one pass: see `loss_of_all` in distances.py.
 
 The gradient of a distance in y is its gradient in x with x and y exchanged.
 """
@@ -6,6 +7,7 @@ import functools
 
 import numpy as np
 
+from tritorch.cuda.launch import kernels
 from tritorch.ops import elementwise, special
 from tritorch.ops.elementwise import floats, no_bools
 from tritorch.ops.slopes import K, line_slope, sigmoid, slope_of_two
@@ -77,3 +79,60 @@ divergence_terms = _terms("divergence_terms", "y (log y - x), 0 for log y where 
                           lambda x, y: special.xlogy(y, y) - y * x, result=floats, domain={"low": 0.5, "high": 2.0},
                           grad_input=lambda g, y: line_slope(g, y, -1.0, 0.0))
 divergence_terms.formula(lambda x, y: y.xlogy(y) - y * x)
+
+
+# ------------------------------------------------------------------ by name, for sums of all of them
+def _chance_terms(x, y):
+    return (y - 1) * np.maximum(np.log1p(-x), -100) - y * np.maximum(np.log(x), -100)
+
+
+def _chance_slope(x, y):
+    return (x - y) / np.maximum((1 - x) * x, 1e-12)
+
+
+_chances = {"functions": kernels("loss"), "names": ("x", "y"), "domain": {"low": 0.05, "high": 0.95}}
+chance_slope = elementwise.binary(
+    "binary_cross_entropy_slope", "(x - y) / max(x (1 - x), 1e-12): the gradient of binary cross entropy in x.", _chance_slope,
+    grad_input=lambda g, x, y: g * (1 - chance_slope(x, y) * (1 - 2 * x)) / (x - x * x),
+    grad_other=lambda g, x: -g / (x - x * x), **_chances)
+chance_terms = elementwise.binary(
+    "binary_cross_entropy_terms", "-(y log x + (1 - y) log(1 - x)); logarithms stop at -100.", _chance_terms,
+    grad_input=lambda g, x, y: g * chance_slope(x, y), grad_other=lambda g, x: g * ((1 - x).log() - x.log()), **_chances)
+
+KINDS = ("mse", "l1", "smooth_l1", "huber", "logits", "chances", "divergence")
+_BENT, _SLOPES = ("smooth_l1", "huber"), {"mse": mse_slope, "l1": l1_slope, "smooth_l1": smooth_l1_slope, "huber": huber_slope}
+
+
+def each(kind, x, y, bend):
+    """The terms of a loss, element by element."""
+    if kind in _BENT:
+        return (smooth_l1_terms if kind == "smooth_l1" else huber_terms)(x, y, bend)
+    if kind == "logits":
+        return logit_terms(x, y, 1.0)
+    return {"mse": mse_terms, "l1": l1_terms, "chances": chance_terms, "divergence": divergence_terms}[kind](x, y)
+
+
+def on_arrays(kind, x, y, bend):
+    """The same of numpy arrays."""
+    if kind in _BENT:
+        return _bent(x - y, bend) / x.dtype.type(bend if kind == "smooth_l1" else 1)
+    return {"mse": lambda: np.square(x - y), "l1": lambda: np.abs(x - y), "logits": lambda: (1 - y) * x - _log_sigmoid(x),
+            "chances": lambda: _chance_terms(x, y), "divergence": lambda: special.xlogy(y, y) - y * x}[kind]()
+
+
+def grad_x(kind, g, x, y, bend):
+    """The gradient of a loss in x for the gradients of its terms."""
+    if kind in _SLOPES:
+        return _SLOPES[kind](g, x, y, bend) if kind in _BENT else _SLOPES[kind](g, x, y)
+    if kind == "logits":
+        return logit_slope(g, x, y)
+    return g * chance_slope(x, y) if kind == "chances" else line_slope(y, g, -1.0, 0.0)
+
+
+def grad_y(kind, g, x, y, bend):
+    """The same in y."""
+    if kind in _SLOPES:
+        return grad_x(kind, g, y, x, bend)
+    if kind == "logits":
+        return line_slope(x, g, -1.0, 0.0)
+    return g * ((1 - x).log() - x.log()) if kind == "chances" else g * (y.log() + y / y - x)

@@ -23,20 +23,21 @@ GROUPED = {"moments"}                                                    # whose
 class Monoid(NamedTuple):
     """A reduction by the names of its device functions: <lift>_lift, <combine>_combine, _step and _fold, <finish>_finish.
 
-    `states` are the dtypes of its state; None stands for the accumulator's.
+    `states` are the dtypes of its state; None stands for the accumulator's. `source` names the kernels that <lift>_lift is among.
     """
 
     lift: str
     combine: str
     finish: str = "first"
     states: tuple = (None,)
+    source: str = "monoids"
 
 
 @lru_cache(maxsize=512)
 def functions(monoid):
     """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
     step = monoid.combine + ("_step" if monoid.combine in STEPS else "_combine")
-    return {"LIFT": getattr(FUNCTIONS, monoid.lift + "_lift"), "STEP": getattr(FUNCTIONS, step)}, \
+    return {"LIFT": getattr(kernels(monoid.source), monoid.lift + "_lift"), "STEP": getattr(FUNCTIONS, step)}, \
         {"FOLD": getattr(FUNCTIONS, monoid.combine + "_fold"), "FINISH": getattr(FUNCTIONS, monoid.finish + "_finish")}
 
 
