@@ -11,6 +11,11 @@ def where(condition, x, y):
 
 
 @triton.jit
+def made_finite(x, nan, high, low):
+    return tl.where(x != x, nan, tl.where(x == float("inf"), high, tl.where(x == -float("inf"), low, x))).to(x.dtype)
+
+
+@triton.jit
 def clamp_numbers(x, low, high):
     x = tl.where(x < low, low, x).to(x.dtype)
     return tl.where(x > high, high, x).to(x.dtype)
@@ -45,6 +50,17 @@ def gt(x, y):
 @triton.jit
 def ge(x, y):
     return x >= y
+
+
+@triton.jit
+def close_numbers(x, y, rtol, atol):
+    apart = tl.abs(x - y)
+    return (x == y) | ((apart <= (tl.abs(y) * rtol + atol).to(x.dtype)) & (apart - apart == 0))
+
+
+@triton.jit
+def close_or_nan(x, y, rtol, atol):
+    return close_numbers(x, y, rtol, atol) | ((x != x) & (y != y))
 
 
 @triton.jit

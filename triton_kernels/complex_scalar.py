@@ -24,6 +24,7 @@ from triton_kernels.complex_exponentials import (  # noqa: F401
     silu_backward,
     sqrt,
 )
+from triton_kernels.complex_slopes import line_slope, power_slope, quotient_slope, square_slope  # noqa: F401
 from triton_kernels.complex_trigonometry import (  # noqa: F401
     acos,
     acosh,

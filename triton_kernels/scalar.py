@@ -104,6 +104,11 @@ def square(x):
 
 
 @triton.jit
+def cube(x):
+    return x * x * x
+
+
+@triton.jit
 def reciprocal(x):
     return div(tl.full(x.shape, 1.0, x.dtype), x)
 

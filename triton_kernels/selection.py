@@ -25,7 +25,7 @@ def chosen(key, k, most, GROUPS: tl.constexpr):
         high = tl.where(found < k, high, middle)
         count = tl.where(found < k, count, found)
     kept = key <= high
-    if tl.max(tl.ravel(count), 0) > most:                       # too many equal ones
+    if tl.max(tl.ravel((count > most).to(tl.int32)), 0) > 0:     # too many equal ones
         below = (key < high).to(tl.int32)
         ties = places(key == high)
         kept = kept & ((below > 0) | (ties < most - tl.sum(below, 1, keep_dims=True)))
@@ -113,15 +113,48 @@ def few_kernel(values_ptr, indices_ptr, x_ptr, stride_xr, rows, N, K, KEY_BITS: 
 
 
 @triton.jit
-def kth_kernel(values_ptr, indices_ptr, x_ptr, stride_xr, rows, N, K, FALLING: tl.constexpr, ROWS: tl.constexpr, LEN: tl.constexpr,
-               GROUPS: tl.constexpr):
-    """The last of the first K elements of each row, and where it is."""
+def rank_of_median(count, N, MEDIAN: tl.constexpr):
+    """Which element in order, from 1, is the median of a row of N with `count` numbers: of all, where NaN is one, or of the numbers."""
+    if MEDIAN == "numbers":
+        return tl.maximum((count + 1) // 2, 1)
+    return tl.where(count < N, count + 1, N - N // 2)
+
+
+@triton.jit
+def kth_kernel(values_ptr, indices_ptr, x_ptr, stride_xr, rows, N, K, FALLING: tl.constexpr, MEDIAN: tl.constexpr, ROWS: tl.constexpr,
+               LEN: tl.constexpr, GROUPS: tl.constexpr):
+    """The last of the first K elements of each row, and where it is. MEDIAN: not that of K."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i = tl.arange(0, LEN)[None, :]
     inside = (row < rows) & (i < N)
     key = key_of(tl.load(x_ptr + row * stride_xr + i, mask=inside, other=0), inside, FALLING)
-    kept, _ = chosen(key, K, K, GROUPS)
+    k = K
+    if MEDIAN is not None:
+        nan = tl.zeros((ROWS, 1), tl.int32)
+        if x_ptr.dtype.element_ty.is_floating():
+            LAST: tl.constexpr = (1 << x_ptr.dtype.element_ty.primitive_bitwidth) - 1
+            nan += tl.sum((inside & (key == LAST)).to(tl.int32), 1, keep_dims=True)
+        k = rank_of_median(N - nan, N, MEDIAN)
+    kept, _ = chosen(key, k, k, GROUPS)
     greatest = tl.max(tl.where(kept, key, 0).to(key.dtype), 1, keep_dims=True)
     at = tl.max(tl.where(kept & (key == greatest), i, -1), 1, keep_dims=True)
     tl.store(values_ptr + row, tl.load(x_ptr + row * stride_xr + at, mask=row < rows), mask=row < rows)
     tl.store(indices_ptr + row, at.to(tl.int64), mask=row < rows)
+
+
+@triton.jit
+def middle_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, N, STEPS: tl.constexpr, MEDIAN: tl.constexpr):
+    """The median of each sorted row of N < 2^STEPS elements, the NaN of which come last, and its index by order."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * N
+    count = N - 0
+    if x_ptr.dtype.element_ty.is_floating():
+        count = N * 0
+        for k in tl.static_range(STEPS):
+            more = count + (1 << (STEPS - 1 - k))
+            x = tl.load(x_ptr + tl.minimum(more, N) - 1)
+            count = tl.where((more <= N) & (x == x), more, count)
+    place = rank_of_median(count, N, MEDIAN) - 1
+    tl.store(values_ptr + row, tl.load(x_ptr + place))
+    if indices_ptr is not None:
+        tl.store(indices_ptr + row, tl.load(order_ptr + row * N + place))

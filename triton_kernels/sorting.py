@@ -107,22 +107,26 @@ def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.
 
 
 @triton.jit
-def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.constexpr, BITS: tl.constexpr, BLOCK_T: tl.constexpr,
+def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.constexpr, BITS: tl.constexpr, AHEAD: tl.constexpr,
                   BLOCK_D: tl.constexpr):
-    """For each digit the way of a tile's elements from their place in the tile to that in the piece of PIECE tiles; totals of pieces."""
+    """For each digit the way of a tile's elements from their place in the tile to that in the piece of PIECE tiles; totals of pieces. A
+    thread has a digit and goes from tile to tile, AHEAD of which are loaded at once: nothing is added up through shared memory."""
     BLOCKS: tl.constexpr = (1 << BITS) // BLOCK_D
     pieces = tl.cdiv(tiles, PIECE)
     row, piece = (tl.program_id(0) // BLOCKS // pieces).to(tl.int64), tl.program_id(0) // BLOCKS % pieces
-    d = tl.program_id(0) % BLOCKS * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
-    before = tl.zeros((1, BLOCK_D), shift_ptr.dtype.element_ty)
+    d = tl.program_id(0) % BLOCKS * BLOCK_D + tl.arange(0, BLOCK_D)
+    before = tl.zeros((BLOCK_D,), shift_ptr.dtype.element_ty)
     end = tl.minimum(piece * PIECE + PIECE, tiles)
-    for start in range(piece * PIECE, end, BLOCK_T):
-        t = start + tl.arange(0, BLOCK_T)[:, None]
-        at = ((row * tiles + t) << BITS) + d
-        first = tl.load(first_ptr + at, mask=t < end, other=0).to(before.dtype)
-        count = tl.load(last_ptr + at, mask=t < end, other=0).to(before.dtype) - first
-        tl.store(shift_ptr + at, before + tl.cumsum(count, 0) - count - first, mask=t < end)
-        before += tl.sum(count, 0, keep_dims=True)
+    for start in range(piece * PIECE, end, AHEAD):
+        at = ((row * tiles + start) << BITS) + d
+        firsts, lasts = (), ()
+        for t in tl.static_range(AHEAD):
+            firsts = firsts + (tl.load(first_ptr + at + (t << BITS), mask=start + t < end, other=0),)
+            lasts = lasts + (tl.load(last_ptr + at + (t << BITS), mask=start + t < end, other=0),)
+        for t in tl.static_range(AHEAD):
+            first = firsts[t].to(before.dtype)
+            tl.store(shift_ptr + at + (t << BITS), before - first, mask=start + t < end)
+            before += lasts[t].to(before.dtype) - first
     tl.store(total_ptr + ((row * pieces + piece) << BITS) + d, before)
 
 

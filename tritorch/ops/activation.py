@@ -6,7 +6,7 @@ import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check, explained, refuse_misuse, sentence
-from tritorch.ops import compare, complex_arrays, pointwise, special
+from tritorch.ops import compare, complex_arrays, pointwise, slopes, special
 from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import binary, floats, floats_or_complex, numbers, unary
 from tritorch.pairs import HOLOMORPHIC, OWN
@@ -55,21 +55,21 @@ relu = _unary("relu", """max(input, 0); NaN stays NaN.
     """, _relu, result=numbers, grad=lambda g, out: relu_backward(g, out))
 leaky_relu = _unary("leaky_relu", "input above 0, negative_slope · input below.",
                     lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)), "leaky_slope", attrs=(("negative_slope", 0.01),),
-                    grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
+                    grad=lambda g, input, negative_slope: slopes.leaky_relu_backward(g, input, negative_slope))
 hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
                           compare.between, "clamp_numbers", attrs=(("min_val", -1.0), ("max_val", 1.0)), result=numbers,
-                          grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
+                          grad=lambda g, input, min_val, max_val: slopes.drop_beyond(g, input, min_val, max_val))
 threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.",
                       lambda x, t, v: np.where(x <= t, number(x.dtype, v), x), result=numbers,
                       attrs=(("threshold", 0.1), ("value", 20.0)),
-                      grad=lambda g, input, threshold: compare.choose(input <= threshold, 0, g))
+                      grad=lambda g, input, threshold: slopes.drop_within(g, input, -math.inf, threshold))
 hardshrink = _unary("hardshrink", "input where |input| > lambd, else 0.",
                     lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x), "hardshrink_at", attrs=(("lambd", 0.5),),
-                    grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
+                    grad=lambda g, input, lambd: slopes.drop_within(g, input, -lambd, lambd))
 softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.",
                        lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
                                                  np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
-                       grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
+                       grad=lambda g, input, lambd: slopes.drop_within(g, input, -lambd, lambd))
 
 
 # ------------------------------------------------------------------ smooth ones
@@ -206,17 +206,12 @@ def _softplus(x, beta, threshold):
 
 softplus = _unary("softplus", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus, "softplus_of",
                   attrs=(("beta", 1.0), ("threshold", 20.0)),
-                  grad=lambda g, input, beta, threshold: compare.choose(input * beta > threshold, g, g * pointwise.sigmoid(input * beta)))
+                  grad=lambda g, input, beta, threshold: slopes.softplus_backward(g, input, beta, threshold))
 logsigmoid = _unary("logsigmoid", "log σ(x) = log(1 / (1 + e^-x)), without overflow.",
                     lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), "log_sigmoid",
-                    grad=lambda g, input: g * pointwise.sigmoid(-input))
+                    grad=lambda g, input: slopes.log_sigmoid_backward(g, input))
 mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
-              grad=lambda g, input: _mish_grad(g, input))
-
-
-def _mish_grad(g, x):
-    t, s = softplus(x, 1.0, 20.0).tanh(), pointwise.sigmoid(x)
-    return g * (t + x * s * (1 - t * t))
+              grad=lambda g, input: slopes.mish_backward(g, input))
 
 
 def _elu(x, alpha, scale, input_scale):
@@ -225,19 +220,18 @@ def _elu(x, alpha, scale, input_scale):
 
 
 elu = _unary("elu", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), "elu_of", attrs=(("alpha", 1.0),),
-             grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * alpha), g))
+             grad=lambda g, input, alpha: slopes.elu_backward(g, input, alpha, 1.0))
 celu_of = _unary("celu_of", "x above 0, alpha·(e^(x/alpha) - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1 / alpha),
                  attrs=(("alpha", 1.0),),
-                 grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0) / alpha).exp(), g))
+                 grad=lambda g, input, alpha: slopes.elu_backward(g, input, 1.0, 1 / alpha))
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 selu = _unary("selu", "scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017).",
               lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
-              grad=lambda g, input: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE)),
-                                                   g * _SELU_SCALE))
+              grad=lambda g, input: slopes.elu_backward(g, input, _SELU_ALPHA, 1.0) * _SELU_SCALE)
 hardswish = _unary("hardswish", "x · relu6(x + 3) / 6.", lambda x: x * np.clip(x + 3, 0, 6) / 6,
-                   grad=lambda g, input: compare.choose(input <= -3, 0, compare.choose(input < 3, g * (input / 3 + 0.5), g)))
+                   grad=lambda g, input: slopes.hardswish_backward(g, input))
 hardsigmoid = _unary("hardsigmoid", "relu6(x + 3) / 6.", lambda x: np.clip(x + 3, 0, 6) / 6,
-                     grad=lambda g, input: compare.choose((input > -3) & (input < 3), g / 6, 0))
+                     grad=lambda g, input: slopes.drop_beyond(g, input, -3.0, 3.0) / 6)
 
 
 # ------------------------------------------------------------------ PyTorch's names above them
@@ -279,6 +273,12 @@ def tanhshrink(input):
     return input - input.tanh()
 
 
+rectified = binary("rectified", "x above 0, weight · x below.", lambda x, weight: np.where(x > 0, x, x * weight), "prelu",
+                   functions=slopes.K, names=("x", "slope_weight"),
+                   grad_input=lambda g, x, slope_weight: slopes.prelu_backward(g, x, slope_weight),
+                   grad_other=lambda g, x: slopes.below_zero_slope(g, x))
+
+
 def prelu(input, weight):
     """input above 0, weight · input below, with one weight for all or one for each channel (dim 1)."""
     try:
@@ -290,7 +290,7 @@ def prelu(input, weight):
             weight = weight.reshape((1, -1) + (1,) * (len(input.shape) - 2))
         elif len(weight.shape) != len(input.shape):
             weight = weight.reshape(())
-        return compare.choose(input > 0, input, input * weight)
+        return rectified(input, weight)
     except Exception as error:
         refuse_misuse(error)
         raise

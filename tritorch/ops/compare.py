@@ -1,12 +1,13 @@
 """Comparisons, predicates, logic and bits; `where`, `clamp` and other choices between elements."""
 import functools
+import math
 
 import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse, tensors
-from tritorch.ops import copy, create, elementwise
+from tritorch.ops import copy, create, elementwise, slopes
 from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.elementwise import boolean, floats_or_complex, integers, numbers
@@ -42,14 +43,31 @@ def equal(input, other):
     return input.shape == other.shape and bool(eq(input, other).all().item())
 
 
+def _close(equal_nan):
+    def cpu(x, y, rtol, atol):
+        apart = np.abs(x - y)
+        near = (x == y) | (apart <= np.abs(y) * y.dtype.type(rtol) + y.dtype.type(atol)) & np.isfinite(apart)
+        return near | np.isnan(x) & np.isnan(y) if equal_nan else near
+
+    return binary("close_or_nan" if equal_nan else "close_numbers", "|input - other| ≤ atol + rtol · |other|, or both equal"
+                  + " or NaN." * equal_nan, cpu, attrs=(("rtol", 0.5), ("atol", 0.1)), result=boolean, tensors="input other",
+                  samples=lambda make: [(create.tensor([1.0, math.nan, math.inf, -math.inf, math.inf, 0.0], device=make(1).device),
+                                         create.tensor([1.5, math.nan, math.inf, math.inf, 2.0, -0.0], device=make(1).device), 0.5, 0.1)])
+
+
+close_numbers, close_or_nan = _close(False), _close(True)
+
+
 def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
     for x in (input, other):
         check(isinstance(x, Tensor), "isclose", "two tensors", type(x).__name__, error=TypeError)
     check(input.dtype is other.dtype, "isclose", "two tensors of one dtype", input.dtype, other.dtype)
     check(rtol >= 0 and atol >= 0, "isclose", "tolerances that are not negative", rtol, atol)
+    if input.dtype.is_floating_point:
+        return (close_or_nan if equal_nan else close_numbers)(input, other, rtol, atol)
     close = eq(input, other)
-    if input.dtype.has_gradients:
+    if input.dtype.is_complex:
         if equal_nan:
             close = logical_or(close, logical_and(isnan(input), isnan(other)))
         near = le((input - other).abs(), other.abs() * rtol + atol)
@@ -229,15 +247,6 @@ def tensor_where(input, condition, other):
     return where(condition, input, other)
 
 
-def _inside(g, input, min, max):
-    keep = None
-    for bound, test in ((min, ge), (max, le)):
-        if bound is not None:
-            inside = test(input, bound)
-            keep = inside if keep is None else logical_and(keep, inside)
-    return choose(keep, g, 0)
-
-
 @fills(passes=1)
 def between(out, x, low, high):
     kind = x.dtype.type
@@ -245,7 +254,7 @@ def between(out, x, low, high):
 
 
 clamp_numbers = unary("clamp_numbers", "input between two numbers.", between, attrs=(("low", -0.5), ("high", 0.5)),
-                      grad=lambda g, input, low, high: _inside(g, input, low, high),
+                      grad=lambda g, input, low, high: slopes.keep_within(g, input, low, high),
                       samples=lambda make: [(make(6), -float("inf"), 0.25), (make(7), -1.0, float("inf"))])
 clamp_numbers.exact = True
 
@@ -298,6 +307,18 @@ def clamp_max(input, max, *, out=None):
     return clamp(input, None, max, out=out)
 
 
+def _made_finite(x, nan, high, low):
+    kind = x.dtype.type
+    return np.where(x != x, kind(nan), np.where(x == np.inf, kind(high), np.where(x == -np.inf, kind(low), x)))
+
+
+made_finite = ternary("made_finite", "input with numbers for NaN, ∞ and -∞.", _made_finite, names=("input", "nan", "posinf"),
+                      attrs=(("neginf", -3.0),), samples=lambda make: [
+                          (make(3, 4), 0.0, 2.0, -3.0), (make(0, 2), 0.0, 2.0, -3.0),
+                          (create.tensor([1.0, math.nan, math.inf, -math.inf], device=make(1).device), 0.0, 2.0, -3.0)],
+                      grads={"input": lambda g, input: slopes.keep_finite(g, input)})
+
+
 def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
     """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
     if input.dtype.is_complex:
@@ -305,10 +326,8 @@ def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
     if not input.dtype.is_floating_point:
         return copy.deliver(input.clone(), out)
     limits = types.finfo_of(input.dtype)
-    made = choose(isnan(input), float(nan or 0.0), input)
-    made = choose(isposinf(input), limits.max if posinf is None else float(posinf), made)
-    made = choose(isneginf(input), limits.min if neginf is None else float(neginf), made)
-    return copy.deliver(made, out)
+    values = (float(nan or 0.0), limits.max if posinf is None else float(posinf), limits.min if neginf is None else float(neginf))
+    return made_finite(input, *values) if out is None else made_finite.into(out, input, *values)
 
 
 def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None):

@@ -1,21 +1,15 @@
 """Losses: cross entropy as fused operators, binary cross entropy elementwise, the others composed of operators."""
 import warnings
 
-import numpy as np
-
-from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
-from tritorch.ops.activation import logsigmoid
+from tritorch.ops import loss_terms
 from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, weighted_mean
-from tritorch.ops.elementwise import binary
+from tritorch.ops.distances import loss_of_all
 from tritorch.ops.nll import nll_rows
-from tritorch.ops.pointwise import xlogy
 from tritorch.ops.softmax import log_softmax
 from tritorch.pairs import refuse
-
-K = kernels("loss")
 
 
 # ------------------------------------------------------------------ how losses are reduced
@@ -30,6 +24,13 @@ def reduced(loss, reduction):
     """The losses of all elements, their mean or their sum."""
     check(reduction in ("none", "mean", "sum"), "loss", "a reduction among none, mean, sum", repr(reduction), error=ValueError)
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def all_terms(kind, x, y, bend, reduction):
+    """The terms of a loss in loss_terms.KINDS, reduced: in one pass where they are not to be broadcast."""
+    if reduction in ("mean", "sum") and x.shape == y.shape and x.dtype.is_floating_point and y.dtype.is_floating_point:
+        return loss_of_all(x, y, kind, float(bend), reduction == "mean")
+    return reduced(loss_terms.each(kind, x, y, bend), reduction)
 
 
 # ------------------------------------------------------------------ against classes
@@ -91,22 +92,6 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
 
 
 # ------------------------------------------------------------------ binary cross entropy
-def _terms(x, y):
-    return (y - 1) * np.maximum(np.log1p(-x), -100) - y * np.maximum(np.log(x), -100)
-
-
-def _slope(x, y):
-    return (x - y) / np.maximum((1 - x) * x, 1e-12)
-
-
-probabilities = {"functions": K, "names": ("x", "y"), "domain": {"low": 0.05, "high": 0.95}}
-slope = binary("binary_cross_entropy_slope", "(x - y) / max(x (1 - x), 1e-12): the gradient of binary cross entropy in x.", _slope,
-               grad_input=lambda g, x, y: g * (1 - slope(x, y) * (1 - 2 * x)) / (x - x * x), grad_other=lambda g, x: -g / (x - x * x),
-               **probabilities)
-terms = binary("binary_cross_entropy_terms", "-(y log x + (1 - y) log(1 - x)); logarithms stop at -100.", _terms,
-               grad_input=lambda g, x, y: g * slope(x, y), grad_other=lambda g, x: g * ((1 - x).log() - x.log()), **probabilities)
-
-
 @composite
 def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=None, reduction="mean"):
     """-w · (y log x + (1 - y) log(1 - x)) for probabilities x; logarithms stop at -100.
@@ -122,12 +107,15 @@ def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=N
     for x in (input, target):
         if x.device.type == "cpu" and x.numel():
             check(0 <= x.array.min() and x.array.max() <= 1, name, "probabilities from 0 to 1", "others")
-    return reduced(_weighted(terms(input, target), weight), legacy_reduction(size_average, reduce, reduction))
+    return _weighted("chances", input, target, weight, legacy_reduction(size_average, reduce, reduction))
 
 
-def _weighted(loss, weight):
+def _weighted(kind, input, target, weight, reduction):
     """Losses times weights; they keep their dtype, as in PyTorch, which multiplies in place."""
-    return loss if weight is None else (loss * weight).to(loss.dtype)
+    if weight is None:
+        return all_terms(kind, input, target, 0.0, reduction)
+    loss = loss_terms.each(kind, input, target, 0.0)
+    return reduced((loss * weight).to(loss.dtype), reduction)
 
 
 @composite
@@ -141,11 +129,11 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
     name = "binary_cross_entropy_with_logits"
     check(input.shape == target.shape, name, f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
     check(target.dtype.is_floating_point, name, "targets of a floating dtype", target.dtype)
-    logarithm = logsigmoid(input)
-    if pos_weight is not None:
-        logarithm = ((pos_weight - 1) * target + 1) * logarithm
-    loss = ((1 - target) * input - logarithm).to(target.dtype)
-    return reduced(_weighted(loss, weight), legacy_reduction(size_average, reduce, reduction))
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if weight is None and pos_weight is None:
+        return all_terms("logits", input, target, 0.0, reduction).to(target.dtype)
+    loss = loss_terms.logit_terms(input, target, 1.0 if pos_weight is None else pos_weight).to(target.dtype)
+    return reduced(loss if weight is None else (loss * weight).to(loss.dtype), reduction)
 
 
 # ------------------------------------------------------------------ distances
@@ -155,15 +143,18 @@ def _as_numbers(input, target):
     return (input.to(dtype), target.to(dtype)) if types.bool in (input.dtype, target.dtype) else (input, target)
 
 
-def distance(input, target, reduction, size_average, reduce, weight, of):
-    """A loss of x - y."""
+def distance(kind, input, target, reduction, size_average, reduce, weight, bend=0.0):
+    """A loss by its name in loss_terms.KINDS."""
     if input.shape != target.shape:
         warnings.warn(f"target of shape {tuple(target.shape)} is broadcast with input of shape {tuple(input.shape)}: "
                       "rarely what a loss is meant to do",
                       UserWarning, stacklevel=3)
-    loss, reduction = of(input - target), legacy_reduction(size_average, reduce, reduction)
+    reduction = legacy_reduction(size_average, reduce, reduction)
     if weight is None:
-        return reduced(loss, reduction)
+        loss = all_terms(kind, input, target, bend, reduction)
+        return loss.to(input.dtype) if kind == "huber" else loss
+    loss = loss_terms.each(kind, input, target, bend)
+    loss = loss.to(input.dtype) if kind == "huber" else loss
     return (loss * weight).sum() / weight.expand_as(loss).sum() if reduction == "mean" else reduced(loss * weight, reduction)
 
 
@@ -179,7 +170,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
         input, target = _as_numbers(input, target)
     if input.dtype.is_complex:
         refuse("mse_loss", input)
-    return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
+    return distance("mse", input, target, reduction, size_average, reduce, weight)
 
 
 @composite
@@ -190,7 +181,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     >>> l1_loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0]))
     tensor(1.5000)
     """
-    return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.abs())
+    return distance("l1", input, target, reduction, size_average, reduce, weight)
 
 
 @composite
@@ -206,7 +197,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     check(dtype.is_floating_point, "smooth_l1_loss", "a floating dtype", dtype, error=NotImplementedError)
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
-    return distance(*_as_numbers(input, target), reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
+    return distance("smooth_l1", *_as_numbers(input, target), reduction, size_average, reduce, None, beta)
 
 
 @composite
@@ -219,13 +210,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     """
     check(delta > 0, "huber_loss", "delta above 0", delta)
     check(input.dtype.is_floating_point, "huber_loss", "an input of a floating dtype", input.dtype)
-    return distance(*_as_numbers(input, target), reduction, None, None, weight, lambda d: _bent(d.abs(), delta).to(input.dtype))
-
-
-def _bent(x, bend):
-    """½ x² up to the bend, a line from there on, whose gradient is that of a line where x is infinite, too."""
-    near = x.clamp(max=bend)
-    return near * (x - near * 0.5)
+    return distance("huber", *_as_numbers(input, target), reduction, None, None, weight, delta)
 
 
 @composite
@@ -238,8 +223,10 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     """
     floating = input.dtype.is_floating_point and target.dtype.is_floating_point
     check(floating, "kl_div", "an input and a target of floating dtypes", input.dtype, target.dtype)
-    loss = target.exp() * (target - input) if log_target else xlogy(target, target) - target * input
-    reduction = legacy_reduction(size_average, reduce, reduction)
-    if reduction == "batchmean":
-        return loss.sum() / (input.shape[0] if input.ndim else 1)
-    return reduced(loss, reduction)
+    reduction, batch = legacy_reduction(size_average, reduce, reduction), input.shape[0] if input.ndim else 1
+    plain = "sum" if reduction == "batchmean" else reduction
+    if log_target:
+        loss = reduced(target.exp() * (target - input), plain)
+    else:
+        loss = all_terms("divergence", input, target, 0.0, plain)
+    return loss / batch if reduction == "batchmean" else loss

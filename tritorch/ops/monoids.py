@@ -23,21 +23,23 @@ GROUPED = {"moments"}                                                    # whose
 class Monoid(NamedTuple):
     """A reduction by the names of its device functions: <lift>_lift, <combine>_combine, _step and _fold, <finish>_finish.
 
-    `states` are the dtypes of its state; None stands for the accumulator's.
+    `states` are the dtypes of its state; None stands for the accumulator's. `source` names the kernels that <lift>_lift is among.
     """
 
     lift: str
     combine: str
     finish: str = "first"
     states: tuple = (None,)
+    source: str = "monoids"
 
 
 @lru_cache(maxsize=512)
 def functions(monoid):
     """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
     step = monoid.combine + ("_step" if monoid.combine in STEPS else "_combine")
-    lift, step, fold, finish = [getattr(COMPLEX if name.startswith("pair_") else FUNCTIONS, name) for name in (
-        monoid.lift + "_lift", step, monoid.combine + "_fold", monoid.finish + "_finish")]
+    lift = getattr(COMPLEX if monoid.lift.startswith("pair_") else kernels(monoid.source), monoid.lift + "_lift")
+    step, fold, finish = [getattr(COMPLEX if name.startswith("pair_") else FUNCTIONS, name) for name in (
+        step, monoid.combine + "_fold", monoid.finish + "_finish")]
     return {"LIFT": lift, "STEP": step}, {"FOLD": fold, "FINISH": finish}
 
 
@@ -128,7 +130,7 @@ def both_parts(tensors):
 
 def _paired(outs, inputs, monoid):
     """The same reduction of complex numbers, in terms of real ones."""
-    lift, combine, finish, states = monoid
+    lift, combine, finish, states, _ = monoid
     if outs[0].dtype.is_complex:
         outs, combine, finish, states = both_parts(outs), f"pair_{combine}", f"pair_{finish}", (None,) * PAIRED[combine]
     return outs, [t for x in inputs for t in operands(x)], Monoid(f"pair_{lift}", combine, finish, states), inputs[0].dtype.parts

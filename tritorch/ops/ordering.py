@@ -109,7 +109,7 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     if shift is not None:
         block = min(32, 1 << bits)
         launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits,
-               BLOCK_T=64, BLOCK_D=block)
+               AHEAD=16, BLOCK_D=block, num_warps=1)
         launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits)
     each = max((1 << log) // (32 * choice["WARPS"]), 4)        # elements of a thread
     most = {"maxnreg": 8 * each} if shift is not None and source.dtype.itemsize < 8 else {}     # or fewer threads are resident

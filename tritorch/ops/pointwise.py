@@ -1,6 +1,5 @@
 """Elementwise arithmetic and mathematics: one call an operator. The loops are those of `elementwise`."""
 import builtins
-import cmath
 import math
 
 import numpy as np
@@ -11,6 +10,8 @@ from tritorch.ops import compare, complex_arrays, copy, special
 from tritorch.ops.arrays import number, on_arrays
 from tritorch.ops.elementwise import binary, floating, floats, floats_or_complex, no_bools, numbers, one_dtype, same, unary
 from tritorch.ops.loops import COMPLEX, SCALAR, launch_elementwise
+from tritorch.ops.powers import pow
+from tritorch.ops.slopes import bell_slope, extreme_slope, line_slope, quotient_slope, sign_slope, square_slope
 from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.tensor import Tensor
 
@@ -164,50 +165,6 @@ def div(input, other, *, rounding_mode=None, out=None):
 
 
 # ------------------------------------------------------------------ powers
-def _pow_grad_input(g, input, other):
-    if not isinstance(other, Tensor):
-        return zeros(g) if other == 0 else g * (other * pow(input, other - 1))
-    return (g * (other * pow(input, other - 1))).masked_fill(other == 0, 0)
-
-
-def _pow_grad_other(g, input, other, out):
-    if isinstance(input, Tensor):
-        log_input = log(input.to(out.dtype) if out.dtype.is_complex else input)
-    elif input and out.dtype.is_complex:
-        log_input = cmath.log(input)
-    else:
-        log_input = math.log(input) if input > 0 else -math.inf if input == 0 else math.nan
-    zero_base = (input == 0) & (other.real >= 0) if isinstance(input, Tensor) else (other.real >= 0) if input == 0 else None
-    grad = g * (out * log_input)
-    return grad if zero_base is None else grad.masked_fill(zero_base, 0)
-
-
-def _power_dtype(name, x, y):
-    kind = promote(x, y)
-    check(kind is not types.bool or not isinstance(y, Tensor), name, "numbers", kind, use="logical operators for bools")
-    check(kind.has_gradients or isinstance(y, Tensor) or y >= 0, name, "exponents that are not negative for integers", y,
-          use="a floating base")
-    return kind
-
-
-def _power(x, y):
-    below = np.less(y, 0)
-    if np.result_type(x, y).kind != "i" or not np.any(below):
-        return np.power(x, y)
-    inverse = np.where(np.equal(x, 1), 1, np.where(np.equal(x, -1), 1 - 2 * np.remainder(y, 2), 0))       # rounded towards zero
-    return np.where(below, inverse, np.power(x, np.maximum(y, 0)))
-
-
-pow = binary("pow", """input to the power of other, elementwise, broadcast; of complex numbers e^(other · log(input)).
-
-    >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2, torch.tensor([1j]) ** 2
-    (tensor([1., 4., 9.]), tensor([-1.+0.j]))
-    """, _power, result=_power_dtype, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
-             complex=HOLOMORPHIC, complex_cpu=complex_arrays.power,
-             samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1),
-                                   (make(40, integer=True, low=-2, high=3), make(40, integer=True, low=-4, high=4))])
-
-
 def float_power(input, exponent, *, out=None):
     """input to the power of exponent in float64; in complex128 where one of the two is complex."""
     kind = types.complex128 if promote(input, exponent).is_complex else types.float64
@@ -216,18 +173,19 @@ def float_power(input, exponent, *, out=None):
 
 
 square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype,
-               grad=lambda g, input: along(g, input * 2), complex=OWN)
+               grad=lambda g, input: line_slope(g, input, 2.0, 0.0), complex=HOLOMORPHIC)
 sqrt = unary("sqrt", "The square root; NaN below 0, of complex numbers the one on the right.", np.sqrt, result=floating,
-             domain=APART, grad=lambda g, out: g / (out * 2), complex=HOLOMORPHIC)
+             domain=APART, grad=lambda g, out: quotient_slope(g, out, 0.5, 0.0), complex=HOLOMORPHIC)
 rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART,
-              grad=lambda g, out: g * (out * out * out * -0.5), complex=HOLOMORPHIC)
-reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out,
-                   complex=HOLOMORPHIC)
+              grad=lambda g, out: square_slope(g, out, -0.5, 0.0) * out, complex=HOLOMORPHIC)
+reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART,
+                   grad=lambda g, out: square_slope(g, out, -1.0, 0.0), complex=HOLOMORPHIC)
 
 # ------------------------------------------------------------------ signs and rounding
 neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g, complex=OWN)
 abs = unary("abs", "|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor.", np.abs,
-            result=lambda name, x: numbers(name, x).to_real(), complex=OWN, grad=lambda g, input: g * sgn(input))
+            result=lambda name, x: numbers(name, x).to_real(), complex=OWN,
+            grad=lambda g, input: g * sgn(input) if input.dtype.is_complex else sign_slope(g, input))
 abs.exact = True
 
 
@@ -281,18 +239,18 @@ def positive(input):
 
 # ------------------------------------------------------------------ exponentials and logarithms
 exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: along(g, out), complex=OWN)
-exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: g * (out * 0.6931471805599453),
+exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: line_slope(g, out, 0.6931471805599453, 0.0),
              complex=HOLOMORPHIC)
-expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1), complex=HOLOMORPHIC,
-              complex_cpu=complex_arrays.expm1)
+expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: line_slope(g, out, 1.0, 1.0),
+              complex=HOLOMORPHIC, complex_cpu=complex_arrays.expm1)
 log = unary("log", "The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π].", np.log, result=floating,
             domain=APART, grad=lambda g, input: g / input, complex=HOLOMORPHIC)
 log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART,
-             grad=lambda g, input: g / (input * 0.6931471805599453), complex=HOLOMORPHIC)
+             grad=lambda g, input: quotient_slope(g, input, 1 / math.log(2), 0.0), complex=HOLOMORPHIC)
 log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART,
-              grad=lambda g, input: g / (input * 2.302585092994046), complex=HOLOMORPHIC)
-log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1),
-              complex=HOLOMORPHIC, complex_cpu=complex_arrays.log1p)
+              grad=lambda g, input: quotient_slope(g, input, 1 / math.log(10), 0.0), complex=HOLOMORPHIC)
+log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART,
+              grad=lambda g, input: quotient_slope(g, input, 1.0, 1.0), complex=HOLOMORPHIC, complex_cpu=complex_arrays.log1p)
 logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, tensors="input other",
                    result=floats_or_complex, complex=HOLOMORPHIC, complex_cpu=complex_arrays.logaddexp,
                    grad_input=lambda g, input, other: g / (exp(other - input) + 1),
@@ -331,9 +289,9 @@ def logit(input, eps=None, *, out=None):
 
 # ------------------------------------------------------------------ the error function and gamma
 erf = unary("erf", "2/√π ∫₀^input e^(-t²) dt.", special.erf, result=floating,
-            grad=lambda g, input: g * (exp(-(input * input)) * 1.1283791670955126))
+            grad=lambda g, input: bell_slope(g, input, 1.1283791670955126))
 erfc = unary("erfc", "1 - erf(input).", special.erfc, result=floating,
-             grad=lambda g, input: g * (exp(-(input * input)) * -1.1283791670955126))
+             grad=lambda g, input: bell_slope(g, input, -1.1283791670955126))
 erfinv = unary("erfinv", "The inverse of erf, on (-1, 1).", special.erfinv, result=floating, domain=UNIT,
                grad=lambda g, out: g * (exp(out * out) * 0.8862269254527580))
 lgamma = unary("lgamma", "log |Γ(input)|.", special.lgamma, result=floating, domain=APART, grad=lambda g, input: g * digamma(input))
@@ -343,11 +301,11 @@ polygamma1 = unary("polygamma1", "The derivative of digamma (trigamma).", specia
 
 # ------------------------------------------------------------------ extremes
 maximum = binary("maximum", "The greater of the two; NaN where one is NaN.", np.maximum,
-                 tensors="input other", grad_input=lambda g, input, other: _won(g, input < other, input == other),
-                 grad_other=lambda g, input, other: _won(g, input > other, input == other))
+                 tensors="input other", grad_input=lambda g, input, other: extreme_slope(g, input, other, 1),
+                 grad_other=lambda g, input, other: extreme_slope(g, other, input, 1))
 minimum = binary("minimum", "The smaller of the two; NaN where one is NaN.", np.minimum,
-                 tensors="input other", grad_input=lambda g, input, other: _won(g, input > other, input == other),
-                 grad_other=lambda g, input, other: _won(g, input < other, input == other))
+                 tensors="input other", grad_input=lambda g, input, other: extreme_slope(g, input, other, -1),
+                 grad_other=lambda g, input, other: extreme_slope(g, other, input, -1))
 fmax = binary("fmax", "The greater of the two; the other where one is NaN.", np.fmax,
               tensors="input other", grad_input=lambda g, input, other: g.masked_fill(~((input >= other) | (other != other)), 0),
               grad_other=lambda g, input, other: g.masked_fill((input >= other) | (other != other), 0))
@@ -376,11 +334,6 @@ def nextafter(input, other, *, out=None):
 
 heaviside = binary("heaviside", "0 below 0 and for NaN, 1 above, other at 0.", lambda x, y: np.where(np.equal(x, 0), y, np.greater(x, 0)),
                    result=one_dtype, tensors="input other", grad_input=zeros, grad_other=zeros)
-
-
-def _won(g, loses, ties):
-    """How PyTorch splits the gradient of an extreme: 0 for an operand that loses, half of it for one that ties, all of it beside a NaN."""
-    return (g / 2).where(ties, g).masked_fill(loses, 0)
 
 
 # ------------------------------------------------------------------ PyTorch's other names

@@ -6,20 +6,13 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.destinations import deliver_all
-from tritorch.ops.extremes import max_along
+from tritorch.ops.medians import middle, middle_of_all
 from tritorch.ops.reduce import sum
-from tritorch.ops.sorting import kthvalue, sort
+from tritorch.ops.sorting import sort
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
 
 median_result, mode_result = namedtuple("median", "values indices"), namedtuple("mode", "values indices")
-
-
-def _first_nan(input, dim, found, keepdim):
-    """Where a row holds NaN the median is NaN, at the place of the first: the greatest."""
-    greatest = max_along(input, dim, keepdim)
-    has_nan = compare.isnan(greatest[0])
-    return [compare.where(has_nan, a, b) for a, b in zip(greatest, found)]
 
 
 def median(input, dim=None, keepdim=False, *, out=None):
@@ -28,32 +21,21 @@ def median(input, dim=None, keepdim=False, *, out=None):
     >>> import tritorch as torch; torch.tensor([3.0, 1.0, 2.0, 5.0]).median()
     tensor(2.)
     """
-    if dim is None:
-        check(out is None and not keepdim, "median", "a dim for out= and keepdim", "none", error=TypeError)
-        return median(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
-    n = input.shape[wrap_dim(dim, len(input.shape), "median")] if input.shape else 1
-    check(n > 0, "median", "a dim that is not empty", input.shape, error=IndexError)
-    found = kthvalue(input, (n + 1) // 2, dim, keepdim)
-    if input.dtype.is_floating_point:
-        found = _first_nan(input, dim, found, keepdim)
-    return deliver_all(median_result, found, out)
+    return _median("median", input, dim, keepdim, out, False)
 
 
 def nanmedian(input, dim=None, keepdim=False, *, out=None):
     """As `median`, of the elements that are not NaN."""
+    return _median("nanmedian", input, dim, keepdim, out, True)
+
+
+def _median(name, input, dim, keepdim, out, skip):
     if dim is None:
-        check(out is None and not keepdim, "nanmedian", "a dim for out= and keepdim", "none", error=TypeError)
-        return nanmedian(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
-    d = wrap_dim(dim, len(input.shape), "nanmedian")
-    if not input.shape:
-        return median(input, 0, keepdim, out=out)
-    check(input.shape[d] > 0, "nanmedian", "a dim that is not empty", input.shape, error=IndexError)
-    values, places = sort(input, d)
-    counts = sum(~compare.isnan(input), d, True)
-    middle = compare.clamp((counts - 1) // 2, min=0)
-    found = [x.gather(d, middle) for x in (values, places)]
-    found = found if keepdim else [view.squeeze(x, d) for x in found]
-    return deliver_all(median_result, found, out)
+        check(out is None and not keepdim, name, "a dim for out= and keepdim", "none", error=TypeError)
+        return middle_of_all(input, skip) if input.numel() else create.new_full(input, (), math.nan)
+    wrap_dim(dim, len(input.shape), name)
+    found = middle(input, dim, skip)
+    return deliver_all(median_result, [view.unsqueeze(x, dim) for x in found] if keepdim and input.shape else found, out)
 
 
 def mode(input, dim=-1, keepdim=False, *, out=None):

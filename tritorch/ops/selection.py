@@ -63,11 +63,14 @@ def _select(rows, order, n, k, most, descending):
 
 
 def kth_of_rows(values, indices, rows, k):
-    """The k-th smallest element of each row (of at most `longest()`), as (count,) tensors."""
+    """The k-th smallest element of each row (of at most `longest()`), as (count,) tensors; k "all" or "numbers": its median, that of its
+    numbers."""
     count, n = rows.shape
+    median, k = (k, n) if isinstance(k, str) else (None, k)
 
     def run(choice):
         held = shape(count, n, k, choice)
-        launch(K.kth_kernel, (cdiv(count, held["ROWS"]),), values, indices, rows, rows.strides[0], count, n, k, FALLING=False, **held)
+        launch(K.kth_kernel, (cdiv(count, held["ROWS"]),), values, indices, rows, rows.strides[0], count, n, k, FALLING=False,
+               MEDIAN=median, **held)
 
     run(tuner.choose("kth", (rows.dtype.name, n, count), TILES, K.kth_kernel, run))

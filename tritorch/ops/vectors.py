@@ -7,6 +7,7 @@ from tritorch.dtype import types
 from tritorch.errors import check, tensors
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.complex import complex
+from tritorch.ops.distances import distances
 from tritorch.ops.shaping import diff, meshgrid, stack
 from tritorch.ops.statistics import vector_norm
 from tritorch.shape import broadcast_shapes, own_dim, wrap_dim
@@ -121,7 +122,7 @@ def corrcoef(input):
 
 
 def cdist(x1, x2, p=2.0, compute_mode=None):
-    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R). All P · R differences exist at once.
+    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R).
 
     PyTorch's `compute_mode` is accepted; distances are always taken from the differences.
 
@@ -134,7 +135,7 @@ def cdist(x1, x2, p=2.0, compute_mode=None):
     check(x1.dtype is x2.dtype, "cdist", "rows of one dtype", x1.dtype, x2.dtype)
     check(not x1.dtype.is_complex, "cdist", "real rows", x1.dtype)
     check(p >= 0, "cdist", "p ≥ 0", p)
-    return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+    return distances(x1, x2, float(p))
 
 
 def dist(input, other, p=2):

@@ -4,7 +4,6 @@ from tritorch.nn.functional.activation import (
     celu_,
     elu,
     elu_,
-    glu,
     gumbel_softmax,
     hardsigmoid,
     hardswish,
@@ -65,6 +64,7 @@ from tritorch.ops.ctc import ctc_loss
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu, rrelu_
 from tritorch.ops.feed_forward import feed_forward
 from tritorch.ops.fractional_pooling import fractional_max_pool2d, fractional_max_pool3d
+from tritorch.ops.gates import glu
 from tritorch.ops.grouped import grouped_mm
 from tritorch.ops.groupnorm import group_norm
 from tritorch.ops.linear_cross_entropy import linear_cross_entropy

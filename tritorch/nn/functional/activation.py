@@ -151,21 +151,6 @@ def threshold_(input, threshold, value):
     return _apply(activation.threshold_at, True, input, threshold, value)
 
 
-@explained
-def glu(input, dim=-1):
-    """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017.
-
-    >>> import tritorch as torch
-    >>> torch.nn.functional.glu(torch.tensor([1.0, 2.0, 0.0, 0.0]))
-    tensor([0.5000, 1.0000])
-    """
-    check(input.ndim > 0, "glu", "at least one dim", "a scalar")
-    check(-input.ndim <= dim < input.ndim, "glu", f"a dim in [{-input.ndim}, {input.ndim - 1}]", dim, error=IndexError)
-    check(input.shape[dim] % 2 == 0, "glu", f"an even size of dim {dim}", input.shape)
-    a, b = input.chunk(2, dim)
-    return a * b.sigmoid()
-
-
 def _dim(name, input, dim):
     if dim is not None:
         return dim
