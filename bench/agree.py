@@ -27,6 +27,8 @@ class Witness:
     def made(self, storage):
         self.temporaries.append(storage)
 
+    counts = made                                                # who counts leaves what it found
+
     def given(self):
         """(pointer, bytes, dtype) of what was there before the launches."""
         made = {s.ptr for s in self.temporaries}

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from bench.warps import Barrier, Cache, Warp
+from tritorch.testing.ptx.trace import CACHED
 
 CLOCK = 1.755e9                                                  # Hz, under load; where products fill the units, power allows less
 MULTIPROCESSORS, SCHEDULERS = 132, 4
@@ -19,7 +20,6 @@ COPY = 4.18e12                                                   # B/s, read + w
 DRAM = COPY / MULTIPROCESSORS / CLOCK                            # bytes a cycle that one multiprocessor gets when all of them ask
 L2 = 40.0                                                        # the same from the second cache
 SECOND_CACHE = 40e6                                              # bytes of its 50 MB that operands may fill and still be there
-CACHED = 1 << 60                                                 # added to the number of a sector that the second cache has from the start
 LINE = 4                                                         # sectors that the first cache serves in a cycle: 128 bytes
 FIRST_CACHE = 256 << 10                                          # bytes, shared memory among them
 LATENCY = {"first": 34, "second": 260, "dram": 620, "shared": 29, "barrier": 22, "start": 300, "mbarrier": 20, "product": 20,

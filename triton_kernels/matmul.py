@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.matmul_joined import comes_last, joined, place_in_part
 from triton_kernels.quick import after_the_one_before, widened
 from triton_kernels.random import long_word, philox_words
 
@@ -270,13 +271,27 @@ def activated(value, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, stride_os, stride_om, stride_on, stride_am, stride_ak,
-                  stride_bk, stride_bn, stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr,
-                  ACTIVATION: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-                  launch_pdl: tl.constexpr = False):
-    """Grid: (tiles · batch, splits). Split s sums over K_SPAN elements of K and writes its part at s · stride_os. With a verdict_ptr it
-    does the work only if there is a 1 (see matmul_exact.py)."""
+def store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, stride_os, stride_om, stride_on, stride_cm, stride_cn, M, N,
+               alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr):
+    """The epilogue of a tile."""
+    value = epilogue(acc, c_ptr, batch_offset(batch, batches, C), rm, rn, stride_cm, stride_cn, M, N, alpha, beta,
+                     out_ptr.dtype.element_ty, FORM, SLOPE)
+    mask = (rm < M)[:, None] & (rn < N)[None, :]
+    offsets = batch_offset(batch, batches, OUT) + split.to(tl.int64) * stride_os + (rm[:, None] * stride_om + rn[None, :] * stride_on)
+    if pre_ptr is not None:
+        tl.store(pre_ptr + offsets, value, mask=mask)
+    tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)
+
+
+@triton.jit
+def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, part_ptr, counter_ptr, batches, stride_os, stride_om, stride_on,
+                  stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, FORM: tl.constexpr,
+                  SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
+                  WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+                  JOINED: tl.constexpr, launch_pdl: tl.constexpr = False):
+    """Grid: (tiles · batch, splits). Split s sums over K_SPAN elements of K and writes its part at s · stride_os, or the splits, JOINED of
+    them, are added up by the last of a tile (see matmul_joined.py). With a verdict_ptr it does the work only if there is a 1 (see
+    matmul_exact.py)."""
     T: tl.constexpr = a_ptr.dtype.element_ty
     FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
     INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
@@ -303,13 +318,17 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
         acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, PRECISION == "careful parts", EVEN_K, BLOCK_K)
     else:
         acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, DOT, PRECISION, EVEN_K, BLOCK_K)
-    value = epilogue(acc, c_ptr, batch_offset(batch, batches, C), rm, rn, stride_cm, stride_cn, M, N, alpha, beta,
-                     out_ptr.dtype.element_ty, FORM, SLOPE)
-    mask = (rm < M)[:, None] & (rn < N)[None, :]
-    offsets = batch_offset(batch, batches, OUT) + split.to(tl.int64) * stride_os + (rm[:, None] * stride_om + rn[None, :] * stride_on)
-    if pre_ptr is not None:
-        tl.store(pre_ptr + offsets, value, mask=mask)
-    tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)
+    if JOINED == 1:
+        store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, stride_os, stride_om, stride_on, stride_cm, stride_cn, M, N,
+                   alpha, beta, FORM, SLOPE, ACTIVATION)
+    else:
+        mask, counter_ptr = (rm < M)[:, None] & (rn < N)[None, :], counter_ptr + tl.program_id(0)
+        places = place_in_part(tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :], BLOCK_N)
+        part_ptrs = part_ptr + (tl.program_id(0) * (JOINED * BLOCK_M * BLOCK_N) + places)
+        if comes_last(part_ptrs + tl.program_id(1) * (BLOCK_M * BLOCK_N), acc, mask, counter_ptr, JOINED):
+            acc = joined(part_ptrs, mask, counter_ptr, BLOCK_M * BLOCK_N, JOINED)
+            store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, 0, stride_om, stride_on, stride_cm, stride_cn, M, N,
+                       alpha, beta, FORM, SLOPE, ACTIVATION)
 
 
 @triton.jit

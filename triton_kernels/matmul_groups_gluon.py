@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.matmul import INFINITE, parts_of
 from triton_kernels.matmul_gluon import after, place
 from triton_kernels.matmul_parts_gluon import begin_products, sum_by_units
-from triton_kernels.matmul_small_gluon import load_both, store_tile
+from triton_kernels.matmul_small_gluon import join_tile, load_both
 from triton_kernels.quick import after_the_one_before
 
 LOST = gl.constexpr(0xFFFF)                              # bits of a float32 number that bfloat16 has no room for
@@ -127,10 +127,10 @@ def multiply(G: gl.constexpr, ring, b_parts, at, phase, steps, TRANS_A: gl.const
 
 
 @gluon.jit
-def consume(G: gl.constexpr, out_ptr, pre_ptr, c_ptr, strides, own, ring, b_parts, sums, met, shape, span, alpha, beta,
+def consume(G: gl.constexpr, out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, strides, own, ring, b_parts, sums, met, shape, span, alpha, beta,
             TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
             CAREFUL: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-            GROUP_M: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, WARPS: gl.constexpr):
+            GROUP_M: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, WARPS: gl.constexpr, JOINED: gl.constexpr):
     """Group G's share of every tile; the first group adds up and stores them."""
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16])
     start, end, split = span
@@ -162,7 +162,9 @@ def consume(G: gl.constexpr, out_ptr, pre_ptr, c_ptr, strides, own, ring, b_part
             largest = gl.max(gl.max(acc.to(gl.int32, bitcast=True) & INFINITE, 1), 0)
             if largest == INFINITE:
                 acc = sum_by_units(own, batch, m, n, shape, start, end, BLOCK_M, BLOCK_N, there)
-            store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+            at_tile = tile if PROGRAMS else (batch * gl.num_programs(1) + gl.program_id(1)) * gl.num_programs(0) + gl.program_id(0)
+            join_tile(out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, at_tile, split, batch, m, n, shape, strides, acc, alpha, beta, FORM,
+                      SLOPE, ACTIVATION, JOINED)
         turn += 1
 
 
@@ -248,13 +250,13 @@ def barriers_of(SLOTS: gl.constexpr, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def matmul_groups_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob, stride_om, stride_on, stride_ab,
-                               stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, BATCH, M, N, K,
+def matmul_groups_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob, stride_om,
+                               stride_on, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, BATCH, M, N, K,
                                K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr,
                                SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
                                CAREFUL: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
                                BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-                               launch_pdl: gl.constexpr = False):
+                               JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
     """Grid: (PROGRAMS, splits), or with PROGRAMS 0 (rows of tiles, columns of tiles, splits · BATCH); what matmul_parts_gluon_kernel
     takes. num_warps is that of one group."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -282,7 +284,8 @@ def matmul_groups_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, a_ptr, b_ptr, c
     strides = (stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn)
     own = (a_ptr, b_ptr, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn)
     start_groups(GROUPS, WARPS,
-                 (out_ptr, pre_ptr, c_ptr, strides, own, ring, b_parts, sums, (done, free), shape, span, alpha, beta, TRANS_A, TRANS_B,
-                  FORM, SLOPE, ACTIVATION, CAREFUL, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, GROUPS, WARPS),
+                 (out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, strides, own, ring, b_parts, sums, (done, free), shape, span, alpha, beta,
+                  TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, CAREFUL, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, GROUPS, WARPS,
+                  JOINED),
                  (a_desc, b_desc, ring, shape, span, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                   STAGES, GROUPS))

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from triton_kernels.matmul import INFINITE, marked_parts
 from triton_kernels.matmul_gluon import place
-from triton_kernels.matmul_small_gluon import fill, first_fill, store_tile
+from triton_kernels.matmul_small_gluon import fill, first_fill, join_tile
 
 
 @gluon.jit
@@ -87,12 +87,12 @@ def sum_by_units(operands, batch, m, n, shape, start, end, BLOCK_M: gl.constexpr
 
 
 @gluon.jit
-def matmul_parts_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob, stride_om, stride_on, stride_ab,
-                              stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, BATCH, M, N, K,
+def matmul_parts_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob, stride_om,
+                              stride_on, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, BATCH, M, N, K,
                               K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr,
                               SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
                               CAREFUL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                              GROUP_M: gl.constexpr, STAGES: gl.constexpr, launch_pdl: gl.constexpr = False):
+                              GROUP_M: gl.constexpr, STAGES: gl.constexpr, JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
     """Grid: (tiles · BATCH, splits); what matmul_small_gluon_kernel takes, and where both operands lie. Long, as the last
     round is written out: it has no next block."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -141,4 +141,5 @@ def matmul_parts_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, a_ptr, b_ptr, c_
         operands = (a_ptr, b_ptr, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn)
         acc = sum_by_units(operands, batch, m, n, shape, start, end, BLOCK_M, BLOCK_N, layout)
     strides = (stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn)
-    store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+    join_tile(out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, gl.program_id(0), split, batch, m, n, shape, strides, acc, alpha, beta, FORM,
+              SLOPE, ACTIVATION, JOINED)

@@ -2,7 +2,8 @@
 
 Where a product takes a few µs, what comes before the first load and after the last product is most of it. So no warp has a role of its own:
 one thread asks for STAGES blocks of K by TMA, all there are if they fit (WHOLE), and everybody multiplies them as they arrive. Descriptors
-are those of matmul_persistent.py, the epilogue is that of matmul.py. Split s of K leaves its part at s · stride_os, for split_sum_kernel.
+are those of matmul_persistent.py, the epilogue is that of matmul.py. Pieces of K are joined as matmul_joined.py says, or, if they are too many
+for that, piece s leaves its sums at s · stride_os, for split_sum_kernel.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -10,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from triton_kernels.matmul import activated, epilogue
 from triton_kernels.matmul_gluon import load
+from triton_kernels.matmul_joined import comes_last, joined, place_in_part
 from triton_kernels.quick import after_the_one_before
 
 
@@ -71,11 +73,28 @@ def store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc,
 
 
 @gluon.jit
-def matmul_small_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, c_ptr, stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm,
+def join_tile(out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, tile, split, batch, m, n, shape, strides, acc, alpha, beta,
+              FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, JOINED: gl.constexpr):
+    """The same of a tile of which JOINED programs have a piece of K each, for the last of them."""
+    if JOINED == 1:
+        store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+    else:
+        SIZE: gl.constexpr = acc.shape[0] * acc.shape[1]
+        rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))[:, None]
+        columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))[None, :]
+        mask = (m + rows < shape[1]) & (n + columns < shape[2])
+        part_ptrs = part_ptr + (tile * (JOINED * SIZE) + place_in_part(rows, columns, acc.shape[1]))
+        if comes_last(part_ptrs + split * SIZE, acc, mask, counter_ptr + tile, JOINED):
+            acc = joined(part_ptrs, mask, counter_ptr + tile, SIZE, JOINED)
+            store_tile(out_ptr, pre_ptr, c_ptr, split * 0, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+
+
+@gluon.jit
+def matmul_small_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, c_ptr, stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm,
                               stride_cn, BATCH, M, N, K, K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
                               SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr,
                               ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                              STAGES: gl.constexpr, WHOLE: gl.constexpr, launch_pdl: gl.constexpr = False):
+                              STAGES: gl.constexpr, WHOLE: gl.constexpr, JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
     """Grid: (rows of tiles, columns of tiles, splits · BATCH). WHOLE: no program has more than STAGES blocks of K."""
     T: gl.constexpr = a_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
@@ -103,4 +122,6 @@ def matmul_small_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, c_ptr, stride_os
             fill(a_desc, b_desc, ring, later % STAGES, at, start + later * BLOCK_K, (i > 0) & (later < steps), TRANS_A, TRANS_B)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     strides = (stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn)
-    store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+    tile = (batch * gl.num_programs(1) + gl.program_id(1)) * gl.num_programs(0) + gl.program_id(0)
+    join_tile(out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, tile, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE,
+              ACTIVATION, JOINED)

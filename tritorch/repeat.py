@@ -12,7 +12,7 @@ from types import FunctionType
 from tritorch.autograd import modes, places
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
-from tritorch.cuda import driver, faults
+from tritorch.cuda import counters, driver, faults
 from tritorch.cuda.allocator import take
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import PassedParts, Trace, current, passed, traces
@@ -246,8 +246,8 @@ def _queue(known, pointers, numbers):
     home, _, steps, constants, moved, extras, index = known
     temporaries, reports = extras or ((), False)
     if temporaries:
-        memory = [device_storage(nbytes, home) for nbytes in temporaries]            # lives until all is queued
-        pointers += [storage.ptr for storage in memory]
+        memory = [counters.here(index) if nbytes is None else device_storage(nbytes, home) for nbytes in temporaries]
+        pointers += [storage.ptr for storage in memory]                  # which live until all is queued
     found = pointers + numbers + constants if numbers else pointers + constants
     for place, k, distance in moved:
         found[place] = found[k] + distance

@@ -71,13 +71,14 @@ class Trace:
 
     Afterwards `steps` are the launches: (start, x, y, z, values, patches, numbers), a patch being (place in `values`, which argument or
     temporary, distance from its first element, None or what makes a descriptor of the pointer), `numbers` telling by place which of the
-    marked numbers is there; `temporaries` are the sizes of the memory that the call made for itself, `passed` has the marked numbers seen.
+    marked numbers is there; `temporaries` are the sizes of the memory that the call made for itself, or None for the stream's counters,
+    `passed` has the marked numbers seen.
     """
 
     def __init__(self, storages: Sequence[Any], pointers: Sequence[int], device):
         self.storages, self.pointers, self.device = [*storages], [*pointers], device
         self.steps: list[tuple] = []
-        self.temporaries: list[int] = []
+        self.temporaries: list[int | None] = []
         self.passed: set[int] = set()
         self.whole, self.reports = True, False
 
@@ -94,6 +95,11 @@ class Trace:
         self.pointers.append(storage.ptr)
         self.temporaries.append(storage.nbytes)
         self.whole = self.whole and storage.device is self.device
+
+    def counts(self, storage) -> None:
+        """The counters that tritorch/cuda/counters.py has for the current stream; a later call may be on another one."""
+        self.made(storage)
+        self.temporaries[-1] = None
 
     def launched(self, start, grid, leaves: Iterable, values: Sequence) -> None:
         """A launch with `values`; the `leaves` that they came from tell which are pointers (tensors) and descriptors."""

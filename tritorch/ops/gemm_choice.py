@@ -95,6 +95,10 @@ GROUP_M = 8
 DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows before the next column
 WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
 HOPELESS = 2
+# Tiles of split products that a stream's counters tell apart; how many parts, of how many elements together, the last of a tile's programs
+# adds up sooner than a second kernel would; the cycles which that takes besides: 64 x 4096 x 4096 in two splits is predicted to take 10.5 µs
+# so and 12.1 with a second kernel, 256 x 256 x 8192 in eight 7.5 and 7.0.
+COUNTERS, MOST_JOINED, JOINED_ELEMENTS, LAST = 2048, 4, 1 << 15, 700
 MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which 16-bit products are small
 BEGIN_GROUPS, QUICK = 5800, 16       # the same of float32 by groups, until the sums leave too; in which one of their threads cuts a number
 BETWEEN, UNEVEN = 500, 1.2          # cycles for each of a group's blocks in which it does neither; as groups get in each other's way
@@ -140,7 +144,7 @@ def plain(kind, M, N, k, batch, itemsize, machine):
                     cost = max(cost, steps * (wait + 1.7 * (cut + block_m * block_n * block_k / PEAK[kind])) + START)
                 elif warps == 1:                                         # a quarter of a multiprocessor, unless others are there too
                     cost = max(cost, 4 * block_m * block_n * steps * block_k / (PEAK[kind] * rate) + START)
-                cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
+                cost += joining(splits, block_m, block_n, M, N, batch, machine)
                 found.append((cost, _plain(block_m, block_n, block_k, warps, stages, splits, "parts" if kind == "parts" else "plain")))
                 splits *= 2
     return found
@@ -153,6 +157,20 @@ def each(M, N, k, batch, machine):
         return []
     cost = max(cdiv(M * N * batch, 32 * machine[0]) * (60 + k * (7 + 8 / N)), 340 * k)       # at least as long as one thread waits
     return [(cost + START, dict(kernel="each", BLOCK=128, num_warps=1))]
+
+
+def joins(splits, tiles, block):
+    """Whether one program of each of the tiles, of `block` elements, adds up what all its splits have, not a second kernel."""
+    return 0 < tiles <= COUNTERS and splits <= MOST_JOINED and splits * block <= JOINED_ELEMENTS
+
+
+def joining(splits, block_m, block_n, M, N, batch, machine):
+    """Cycles until the sums of so many splits are added up."""
+    if splits == 1:
+        return 0
+    if joins(splits, tiles_of(M, N, batch, block_m, block_n), block_m * block_n):
+        return LAST + splits * min(block_m, M) * min(block_n, N) / 8
+    return SECOND + splits * batch * M * N * 8 / (20 * machine[0])
 
 
 def _plain(block_m, block_n, block_k, warps, stages, splits, kernel="plain"):
@@ -278,7 +296,7 @@ def whole(M, N, k, batch, machine, parts=False):
                 begin += steps * CUT * (block_m + block_n) * block_k / (32 * warps)
             waves = cdiv(tiles * splits, machine[0])
             cost = waves * (steps * step + min(block_m, M) * min(block_n, N) * 4 / STORES) + cdiv(waves, resident) * begin
-            cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
+            cost += joining(splits, block_m, block_n, M, N, batch, machine)
             found.append((cost, dict(kernel="parts_gluon" if parts else "small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
                                      num_warps=warps, STAGES=stages, splits=splits)))
             splits *= 2
@@ -301,7 +319,7 @@ def groups(M, N, k, batch, machine, along_k=True, swapped=False):
         while splits == 1 or tiles * splits <= machine[0] and k >= 2 * count * block_k * splits:
             steps, waves = cdiv(chunk_of(k, count * block_k, splits), count * block_k) * count, cdiv(tiles * splits, machine[0])
             cost = waves * (steps * step + alone + min(block_m, M) * min(block_n, N) * 4 / STORES) + BEGIN_GROUPS
-            cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
+            cost += joining(splits, block_m, block_n, M, N, batch, machine)
             found.append((cost, dict(kernel="groups", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages,
                                      GROUPS=count, splits=splits, **dict(SWAPPED=True) if swapped else {})))
             splits *= 2

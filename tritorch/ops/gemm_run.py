@@ -4,14 +4,17 @@ from functools import lru_cache
 from math import gcd, prod
 
 from tritorch.cuda import driver
+from tritorch.cuda.counters import MOST, here
 from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, sm_count, tile
+from tritorch.cuda.trace import current, traces
 from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm_choice import GROUP_M
 from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2
+from tritorch.storage import block_storage
 from tritorch.tensor import empty, strided
 
 EARLY = True                                                             # kernels may begin before the one in front of them has ended
@@ -48,18 +51,31 @@ def _geometry(p, splits):
     return _batches(p.batch, parts, p.a[0], p.b[0], p.c[0]), prod(p.batch) * p.M * p.N, p.N, 1
 
 
-def _in_parts(p, splits, block_k, tensors, fused, start):
-    """start(how many splits, elements of K in each, tensors, what is fused), then the sum of the parts if there are several."""
+def _in_parts(p, splits, block_k, tiles, block, tensors, fused, start):
+    """start(how many splits, elements of K in each, tensors, what is fused, form of c, what joins them): the programs of a tile of `block`
+    elements add up what they have, or where that is too much for one of them a second kernel does."""
     span = chunk_of(p.k, block_k, splits)
     splits = cdiv(p.k, span) if span else 1
     if splits == 1:
-        return start(1, span, tensors, fused, p.form)
+        return start(1, span, tensors, fused, p.form, (None, None, 1))
     out, pre, a, b, c, alpha, beta = tensors
-    parts = empty((splits, *p.shape), p.dtype.compute if p.dtype.is_floating_point else out.dtype, out.device)
-    start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None)
+    kind = p.dtype.compute if p.dtype.is_floating_point else out.dtype
+    if choice.joins(splits, tiles, block):
+        wide = kind if kind.is_floating_point or kind.itemsize > 4 else types.int32
+        return start(splits, span, tensors, fused, p.form, (empty((tiles * splits * block,), wide, out.device), counters(out.device), splits))
+    parts = empty((splits, *p.shape), kind, out.device)
+    start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None, (None, None, 1))
     block, total = tile(256, 4096), out.numel()
     launch(K.split_sum_kernel, (cdiv(total, block),), out, pre, parts, c, _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), *p.out[1:],
            *p.c[1:], p.M, p.N, total, alpha, beta, SPLITS=splits, BLOCK=block, **early(), **fused)
+
+
+def counters(device):
+    """The current stream's counters, as a tensor."""
+    storage = block_storage(here(device.index), 4 * MOST, device)
+    if traces and (trace := current()) is not None:
+        trace.counts(storage)
+    return strided(storage, (MOST,), (1,), 0, types.int32)
 
 
 def run_plain(p, splits, tensors, fused, options, verdict=None, precision=None):
@@ -69,13 +85,14 @@ def run_plain(p, splits, tensors, fused, options, verdict=None, precision=None):
         precision = "careful parts"
     programs = choice.tiles_of(p.M, p.N, prod(p.batch), options["BLOCK_M"], options["BLOCK_N"])
 
-    def start(splits, span, tensors, fused, form):
+    def start(splits, span, tensors, fused, form, join):
         *pointers, alpha, beta = tensors
-        launch(K.matmul_kernel, (programs, splits), *pointers, verdict, *_geometry(p, splits), *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k,
-               span, alpha, beta, FORM=form, DOT=p.dot, PRECISION=precision or p.precision, EVEN_K=p.k == splits * span, WIDE=p.wide,
-               GROUP_M=GROUP_M, **early(), **fused, **options)
+        parts, counts, joined = join
+        launch(K.matmul_kernel, (programs, splits), *pointers, verdict, parts, counts, *_geometry(p, splits // joined), *p.a[1:], *p.b[1:],
+               *p.c[1:], p.M, p.N, p.k, span, alpha, beta, FORM=form, DOT=p.dot, PRECISION=precision or p.precision,
+               EVEN_K=p.k == splits * span, WIDE=p.wide, GROUP_M=GROUP_M, JOINED=joined, **early(), **fused, **options)
 
-    _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
+    _in_parts(p, splits, options["BLOCK_K"], programs, options["BLOCK_M"] * options["BLOCK_N"], tensors, fused, start)
 
 
 def run_vector(p, splits, tensors, fused, options):
@@ -83,14 +100,14 @@ def run_vector(p, splits, tensors, fused, options):
     N, turned = max(p.M, p.N), p.M == 1
     w, x, along = ((p.b[2], p.b[1]), p.a[2], 2) if turned else (p.a[1:], p.b[1], 1)
 
-    def start(splits, span, tensors, fused, form):
+    def start(splits, span, tensors, fused, form, join):
         out, pre, a, b, c, alpha, beta = tensors
         batches, step, *strides = _geometry(p, splits)
         launch(VECTOR.matvec_kernel, (cdiv(N, options["BLOCK_N"]) * prod(p.batch), splits), out, pre, *((b, a) if turned else (a, b)), c,
                batches, step, strides[along - 1], *w, x, p.c[along], N, p.k, span, alpha, beta, EVEN_K=p.k == splits * span, WIDE=p.wide,
                TURNED=turned, **fused, **options)
 
-    _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
+    _in_parts(p, splits, options["BLOCK_K"], 0, 0, tensors, fused, start)
 
 
 def run_each(p, splits, tensors, fused, options):
@@ -104,23 +121,27 @@ def run_each(p, splits, tensors, fused, options):
 def run_whole(p, splits, tensors, fused, options, parts=False):
     """A program of a Hopper kernel for each tile, or piece of K of one; `parts`: float32 from bfloat16 parts that it cuts itself."""
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    box_a, box_b = p.boxes["a"], p.boxes["b"]
+    box_a, box_b, tiles = p.boxes["a"], p.boxes["b"], choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
 
-    def start(splits, span, tensors, fused, form):
+    def start(splits, span, tensors, fused, form, join):
         out, pre, a, b, c, alpha, beta = tensors
+        parts_ptr, counts, joined = join
         boxes = TensorDescriptor(a, *box(box_a, block_m, block_k)), TensorDescriptor(b, *box(box_b, block_k, block_n))
-        there = (p.out[0][0], *p.out[1:]) if splits == 1 else (p.M * p.N, p.N, 1)
-        step = 0 if splits == 1 else p.batch[0] * p.M * p.N
+        there = _there(p, splits // joined)
         lying, own = (a, b), (p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:])
         settled = dict(CAREFUL=p.k < choice.CAREFUL, GROUP_M=GROUP_M) if parts else dict(WHOLE=span <= block_k * options["STAGES"])
-        tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
         launch(PARTS_GLUON.matmul_parts_gluon_kernel if parts else SMALL.matmul_small_gluon_kernel,
-               (tiles, splits) if parts else (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]), out, pre, *boxes,
-               *(lying if parts else ()), c, step, *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span,
-               alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, **settled, **early(),
-               **fused, **options)
+               (tiles, splits) if parts else (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]), out, pre, parts_ptr, counts,
+               *boxes, *(lying if parts else ()), c, *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span,
+               alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, JOINED=joined, **settled,
+               **early(), **fused, **options)
 
-    _in_parts(p, splits, 2 * block_k if parts else block_k, tensors, fused, start)         # two blocks are a round
+    _in_parts(p, splits, 2 * block_k if parts else block_k, tiles, block_m * block_n, tensors, fused, start)     # two blocks are a round
+
+
+def _there(p, splits):
+    """Strides of the result between splits, matrices, rows and columns; parts of a split product are one after the other."""
+    return (0, p.out[0][0], *p.out[1:]) if splits == 1 else (p.batch[0] * p.M * p.N, p.M * p.N, p.N, 1)
 
 
 def run_groups(p, splits, tensors, fused, options):
@@ -132,19 +153,19 @@ def run_groups(p, splits, tensors, fused, options):
     box_a, box_b = p.boxes["a"], p.boxes["b"]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
 
-    def start(splits, span, tensors, fused, form):
+    def start(splits, span, tensors, fused, form, join):
         out, pre, a, b, c, alpha, beta = tensors
+        parts, counts, joined = join
         boxes = TensorDescriptor(a, *box(box_a, block_m, block_k)), TensorDescriptor(b, *box(box_b, block_k, block_n))
-        there = (0, p.out[0][0], *p.out[1:]) if splits == 1 else (p.batch[0] * p.M * p.N, p.M * p.N, p.N, 1)
         programs = max(sm_count() // splits, 1)
         alone = tiles <= programs
         grid = (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]) if alone else (programs, splits)
-        launch(GROUPS.matmul_groups_gluon_kernel, grid, out, pre, *boxes, a, b, c, *there, p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:],
+        launch(GROUPS.matmul_groups_gluon_kernel, grid, out, pre, parts, counts, *boxes, a, b, c, *_there(p, splits // joined), p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:],
                p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0],
                **_shared(p, box_a[1], box_b[1]), FORM=form, CAREFUL=p.k < choice.CAREFUL, PROGRAMS=0 if alone else programs,
-               GROUP_M=GROUP_M, **early(), **fused, **options)
+               GROUP_M=GROUP_M, JOINED=joined, **early(), **fused, **options)
 
-    _in_parts(p, splits, block_k * options["GROUPS"], tensors, fused, start)
+    _in_parts(p, splits, block_k * options["GROUPS"], tiles, block_m * block_n, tensors, fused, start)
 
 
 def swapped(p):

@@ -9,7 +9,7 @@ that its banks need; for a copy by TMA a Copy; for mbarriers and named barriers 
 
 What matrices hold decides nothing about time, and to compute it takes most of it: products and copies by TMA are only recorded, bytes
 arrive as soon as they are asked for, and results are zeros, as those of inputs that are. So the real size of a persistent kernel can be
-traced.
+traced. An atomic operation that acquires and releases is taken for that of the last who counts.
 """
 import contextlib
 import itertools
@@ -26,6 +26,8 @@ from tritorch.testing.ptx.operands import DTYPES, Address
 
 SECTOR, BANKS = 32, 32
 SPARSE = 132                                                     # of so many CTAs one is run: about what one multiprocessor gets
+MANY = 1 << 16                                                   # more than there are programs that count how many they are
+CACHED = 1 << 60                                                 # added to the number of a sector that is in the second cache
 NEAR = 8                                                         # CTAs before each of the sample that are run to see what both read
 
 
@@ -125,7 +127,7 @@ class Recorder:
     def __init__(self, machine, limit):
         self.warps = [[] for _ in range(machine.lanes // WARP)]
         self.places = {id(ins): (place, _look(ins), ins.opcode.startswith(_RECORDED)) for place, ins in enumerate(machine.program.code)}
-        self.left, self.mask, self.polls = limit, None, {}
+        self.left, self.mask, self.polls, self.counted = limit, None, {}, False
 
     def __call__(self, machine, ins):
         place, look, skip = self.places[id(ins)]
@@ -138,6 +140,8 @@ class Recorder:
             self.records = [self.warps[warp] for warp in self.here]
         entry, polls = (place, None), "acquire" in ins.modifiers
         seen = look(machine, ins, self.here) if look else None
+        if self.counted and ins.name == "ld" and look:           # what others have just left
+            seen = [touched + CACHED if isinstance(touched, np.ndarray) else touched for touched in seen]
         for i, record in enumerate(self.records):
             if record and record[-1][0] == place:                # it came back to wait
                 record.pop()
@@ -149,6 +153,10 @@ class Recorder:
             if polls:
                 self.polls[place, self.here[i]] = len(record), seen[i]
             record.append((place, seen[i]) if look else entry)
+        if "acq_rel" in ins.modifiers and ins.name == "atom":    # who counts is the last: its way is the longest
+            machine.write(ins.operands[0], np.full(machine.lanes, MANY, DTYPES[ins.types[-1]]))
+            self.counted = True
+            return True
         return skip
 
 
