@@ -241,9 +241,11 @@ def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=Non
     real_numbers("linspace", start=start, end=end)
     steps, = whole_numbers("linspace", "steps", (steps,))
     check(steps >= 0, "linspace", "steps of at least 0", steps)
-    start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
     dtype = _kind(dtype)
+    start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
+    if not dtype.is_floating_point:
+        start, end = int(start), int(end)
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
     made = ramp(float(start), step, steps, dtype if dtype.is_floating_point else types.float64, as_device(device)).to(dtype)
     if steps > 1:
         copy.fill_(made[-1], end)                                        # exactly, whatever the rounding of the steps
@@ -257,8 +259,11 @@ def logspace(start, end, steps, base=10.0, *, out=None, dtype=None, layout=None,
     >>> torch.logspace(0, 3, 4)
     tensor([   1.,   10.,  100., 1000.])
     """
+    dtype = _kind(dtype)
+    if not dtype.is_floating_point:
+        start, end = int(start), int(end)
     exponents = linspace(start, end, steps, dtype=types.float64, device=device)
-    return _into(out, (float(base) ** exponents).to(_kind(dtype)), requires_grad)
+    return _into(out, (float(base) ** exponents).to(dtype), requires_grad)
 
 
 def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):

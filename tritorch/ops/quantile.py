@@ -6,7 +6,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.destinations import deliver_all
-from tritorch.ops.extremes import max_along
+from tritorch.ops.extremes import lowest, max_along
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import kthvalue, sort
 from tritorch.shape import wrap_dim
@@ -22,6 +22,11 @@ def _first_nan(input, dim, found, keepdim):
     return [compare.where(has_nan, a, b) for a, b in zip(greatest, found)]
 
 
+def _of_none(input):
+    """The median of no elements: NaN, or the least of whole numbers."""
+    return create.new_full(input, (), math.nan if input.dtype.is_floating_point else lowest(input.dtype))
+
+
 def median(input, dim=None, keepdim=False, *, out=None):
     """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is a NaN.
 
@@ -30,7 +35,7 @@ def median(input, dim=None, keepdim=False, *, out=None):
     """
     if dim is None:
         check(out is None and not keepdim, "median", "a dim for out= and keepdim", "none", error=TypeError)
-        return median(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
+        return median(view.reshape(input, -1), 0).values if input.numel() else _of_none(input)
     n = input.shape[wrap_dim(dim, len(input.shape), "median")] if input.shape else 1
     check(n > 0, "median", "a dim that is not empty", input.shape, error=IndexError)
     found = kthvalue(input, (n + 1) // 2, dim, keepdim)
@@ -43,7 +48,7 @@ def nanmedian(input, dim=None, keepdim=False, *, out=None):
     """As `median`, of the elements that are not NaN."""
     if dim is None:
         check(out is None and not keepdim, "nanmedian", "a dim for out= and keepdim", "none", error=TypeError)
-        return nanmedian(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
+        return nanmedian(view.reshape(input, -1), 0).values if input.numel() else _of_none(input)
     d = wrap_dim(dim, len(input.shape), "nanmedian")
     if not input.shape:
         return median(input, 0, keepdim, out=out)
