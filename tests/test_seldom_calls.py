@@ -136,3 +136,20 @@ def test_one_cycle_goes_on_from_a_checkpoint_of_pytorch():
     assert schedule.state_dict()["_schedule_phases"] == [
         {"end_step": 2.0, "start_lr": "initial_lr", "end_lr": "max_lr", "start_momentum": "max_momentum", "end_momentum": "base_momentum"},
         {"end_step": 9, "start_lr": "max_lr", "end_lr": "min_lr", "start_momentum": "base_momentum", "end_momentum": "max_momentum"}]
+
+
+def test_second_names_of_parameters():
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert torch.pow(x, exponent=2).tolist() == torch.pow(x1=x, x2=2).tolist() == x.pow(exponent=2).tolist() == [[1.0, 4.0], [9.0, 16.0]]
+    assert x.clone().pow_(exponent=1).equal(x) and torch.exp(a=x).equal(x.exp())
+    assert torch.heaviside(x - 1, values=torch.tensor(5.0)).tolist() == [[5.0, 1.0], [1.0, 1.0]]
+    assert torch.special.legendre_polynomial_p(x=x, n=1).equal(x)
+    assert x.swapaxes(axis0=0, axis1=1).equal(x.T) and torch.tile(x, dims=(2,)).shape == (2, 4) == x.tile((2,)).shape
+    norms = torch.linalg.norm(input=x), torch.linalg.vector_norm(input=x), torch.linalg.vector_norm(x=x), torch.linalg.matrix_norm(input=x)
+    assert [v.item() for v in norms] == [pytest.approx(30 ** 0.5)] * 4
+    assert F.one_hot(input=torch.tensor([1])).tolist() == F.one_hot(tensor=torch.tensor([1])).tolist() == [[0, 1]]
+    assert torch.tensor_split(x, sections=2)[1].equal(x[1:]) and x.tensor_split(indices=[1])[0].equal(x[:1])
+    assert x.resize_(size=(4,)).tolist() == [1.0, 2.0, 3.0, 4.0]
+    for call in (lambda: torch.add(x, exponent=2), lambda: torch.pow(x, 2, exponent=2)):
+        with pytest.raises(TypeError):
+            call()

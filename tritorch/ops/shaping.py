@@ -300,9 +300,9 @@ def repeat(input, *sizes, repeats=None):
     return own(view.reshape(copy.clone(spread), [r * n for r, n in zip(sizes, shape)]))
 
 
-def tile(input, *dims):
+def tile(input, *sizes, dims=None):
     """As `repeat`, but missing sizes count as 1."""
-    dims = view.as_sizes(dims)
+    dims = view.as_sizes(sizes if dims is None else (dims,))
     return repeat(input, (1,) * (len(input.shape) - len(dims)) + dims)
 
 
