@@ -48,6 +48,7 @@ from tritorch.dtype import iinfo as iinfo
 from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
 from tritorch import jit as jit
+from tritorch import keywords as keywords
 from tritorch import library as library
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
@@ -2038,7 +2039,7 @@ def tensordot(a, b, dims=..., *, out=...) -> Any:
 def threshold(input, threshold, value) -> Any:
     """input where it is greater than `threshold`, else `value`."""
     ...
-def tile(input, *dims) -> Any:
+def tile(input, *sizes, dims=...) -> Any:
     """As `repeat`, but missing sizes count as 1."""
     ...
 def topk(input, k, dim=..., largest=..., sorted=..., *, out=...) -> Any:

@@ -7,7 +7,7 @@ returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, whi
 import functools
 import inspect
 
-from tritorch import storage
+from tritorch import keywords, storage
 from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
@@ -19,7 +19,7 @@ from tritorch.repeat import repeating
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
-registry, NUMPY = {}, {"axis": "dim", "keepdims": "keepdim"}             # every operator by name; numpy's names, which PyTorch takes
+registry, NUMPY = {}, keywords.NUMPY                                     # every operator by name; numpy's names, which PyTorch takes
 
 
 class Interpreter:
@@ -86,7 +86,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
     def bind(args, kw):
         way = ways.get((len(args), *kw))
         if way is None:
-            known = [NUMPY.get(n, n) for n in kw]
+            known = [n if n in names else keywords.meant(door.__name__, n) for n in kw]
             signature.bind(*args, **dict(zip(known, kw.values())))       # raises TypeError in Python's words
             way = ways[(len(args), *kw)] = defaults[len(args):], [names.index(n) for n in known]
         full = [*args, *way[0]]

@@ -6,6 +6,7 @@ from tritorch.autograd.modes import is_grad_enabled
 from tritorch.device import as_device, cpu
 from tritorch.dtype import uint8
 from tritorch.errors import check
+from tritorch.keywords import also
 from tritorch.memory_format import dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.view import as_sizes
 from tritorch.shape import Size, extent, layout
@@ -52,7 +53,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
     return self
 
 
-def resize_(self, *sizes, memory_format=None):
+def resize_(self, *sizes, size=None, memory_format=None):
     """Give the tensor other sizes, and return it: it shows its memory from the first element on, contiguous or in a memory_format, and
     moves to more if that is too small, of which the elements behind the old ones are not set. Other tensors keep the old memory then.
 
@@ -62,6 +63,7 @@ def resize_(self, *sizes, memory_format=None):
     tensor([[1, 2],
             [3, 4]])
     """
+    sizes = sizes if size is None else (size,)
     check(len(sizes) > 0, "resize_", "sizes", "none", error=TypeError)
     shape = layout(as_sizes(sizes))[0]
     check(not self.requires_grad, "resize_", "a tensor that requires no gradient", "one that does", use="x.detach()")
@@ -81,6 +83,7 @@ def resize_(self, *sizes, memory_format=None):
     return self
 
 
+@also(the_template="tensor")
 def resize_as_(self, tensor, memory_format=None):
     """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
     wanted = suggested(tensor.shape, tensor.strides) if memory_format is preserve_format else memory_format

@@ -1601,7 +1601,7 @@ class Tensor:
     def reshape_as(input, other) -> Any:
         """The elements under the shape of `other`."""
         ...
-    def resize_(self, *sizes, memory_format=...) -> Any:
+    def resize_(self, *sizes, size=..., memory_format=...) -> Any:
         """Give the tensor other sizes, and return it: it shows its memory from the first element on, contiguous or in a memory_format, and"""
         ...
     def resize_as_(self, tensor, memory_format=...) -> Any:
@@ -1830,7 +1830,7 @@ class Tensor:
     def tensor_split(input, indices_or_sections, dim=...) -> Any:
         """Views along a dim: `sections` parts as even as can be, or cut at the indices."""
         ...
-    def tile(input, *dims) -> Any:
+    def tile(input, *sizes, dims=...) -> Any:
         """As `repeat`, but missing sizes count as 1."""
         ...
     def to(input, *args, device=..., dtype=..., non_blocking=..., copy=..., memory_format=...) -> Any:

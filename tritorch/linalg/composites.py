@@ -165,6 +165,7 @@ def vander(x, *, N=None):
     >>> torch.linalg.vander(torch.tensor([1, 2, 3])).tolist()
     [[1, 1, 1], [1, 2, 4], [1, 3, 9]]
     """
-    count = (x.shape[-1] if x.shape else 1) if N is None else N
-    check(count > 1 and len(x.shape) > 0, "linalg.vander", "vectors, and N of at least 2", x.shape, N)
+    x = x if x.shape else x.reshape(1)
+    count = x.shape[-1] if N is None else N
+    check(count > 1, "linalg.vander", "N of at least 2", count)
     return x.unsqueeze(-1) ** create.arange(count, device=x.device)

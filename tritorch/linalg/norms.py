@@ -2,6 +2,7 @@
 import math
 
 from tritorch.errors import check
+from tritorch.keywords import also
 from tritorch.ops import copy, slicing
 from tritorch.ops import vectors as _vectors
 from tritorch.ops.extremes import amax, amin
@@ -11,6 +12,7 @@ from tritorch.ops.statistics import vector_norm as _vector_norm
 from tritorch.shape import wrap_dim
 
 
+@also(input="x")
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
     """(Σ |x|^ord)^(1/ord) over `dim`, or over all elements.
 
@@ -20,6 +22,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
     return copy.deliver(_vector_norm(x, ord, dim, keepdim, dtype), out)
 
 
+@also(input="A")
 def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=None):
     """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows), of their singular values 2 (the greatest),
     -2 (the least) and "nuc" (the sum).
@@ -44,6 +47,7 @@ def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=No
     return copy.deliver(made if keepdim else made.squeeze((rows, cols)), out)
 
 
+@also(input="A")
 def norm(A, ord=None, dim=None, keepdim=False, *, out=None, dtype=None):
     """A vector norm, or with two dims (or a matrix and an `ord`) a matrix norm; without `ord` the 2-norm of the elements.
 

@@ -285,6 +285,7 @@ def prelu(input, weight):
         channels = input.shape[1] if len(input.shape) > 1 else 1
         check(input.dtype is weight.dtype, "prelu", f"weights of {input.dtype}", weight.dtype)
         check(input.dtype.is_floating_point, "prelu", "a floating dtype", input.dtype, error=NotImplementedError)
+        check(len(weight.shape) < 2, "prelu", "a vector of weights, or one", weight.shape)
         check(weight.numel() in (1, channels), "prelu", f"1 or {channels} weights", weight.numel())
         if weight.numel() > 1:
             weight = weight.reshape((1, -1) + (1,) * (len(input.shape) - 2))

@@ -366,12 +366,12 @@ def check_statistics(input, running_mean, running_var, training):
 
 
 def follow(running_mean, running_var, batch, input, momentum):
-    """The running statistics, if there are any, go towards those of the batch."""
-    if running_mean is not None:
-        n = input.numel() // max(input.shape[1], 1)
+    """The running statistics, if there are any, go towards those of the batch; an empty one has none."""
+    if running_mean is not None and input.numel():
+        n = input.numel() // input.shape[1]
         with no_grad():
             running = running_mean, running_var
-            running_statistics.into(running, *running, *batch, momentum, n / (n - 1) if n else 1.0)
+            running_statistics.into(running, *running, *batch, momentum, n / (n - 1))
 
 
 @explained

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from tritorch.autograd.modes import state
 from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse, tensors
@@ -203,12 +204,16 @@ def _choice_samples(make):
     yield make(0, 3).real > 0, make(0, 3), make(3)
 
 
+def _plain_zero(value):
+    return not isinstance(value, np.ndarray) and value == 0 and math.copysign(1, value) > 0
+
+
 @fills(passes=1)
 def _choose(out, condition, x, y):
     mask = condition if condition.dtype == np.bool_ else condition != 0
-    if out.dtype.kind == "f" and isinstance(x, np.ndarray) and not isinstance(y, np.ndarray) and y == 0:
+    if out.dtype.kind == "f" and isinstance(x, np.ndarray) and _plain_zero(y):
         keep(out, x, mask)                                               # what gradients of choices are made of
-    elif out.dtype.kind == "f" and isinstance(y, np.ndarray) and not isinstance(x, np.ndarray) and x == 0:
+    elif out.dtype.kind == "f" and isinstance(y, np.ndarray) and _plain_zero(x):
         keep(out, y, ~mask)
     else:
         np.copyto(out, np.where(mask, x, y))
@@ -259,6 +264,14 @@ clamp_numbers = unary("clamp_numbers", "input between two numbers.", between, at
 clamp_numbers.exact = True
 
 
+def _bounded(input, bound, test):
+    """input where `test` of it and the bound holds or it is NaN, else the bound."""
+    if bound is None:
+        return input
+    keep = test(input, bound)
+    return choose(logical_or(keep, isnan(input)) if input.dtype.is_floating_point else keep, input, bound)
+
+
 def clamp(input, min=None, max=None, *, out=None):
     """input brought between min and max (numbers or tensors; None: no bound); NaN stays NaN.
 
@@ -281,14 +294,11 @@ def clamp(input, min=None, max=None, *, out=None):
         if plain and input.dtype.is_floating_point:
             bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
             return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
-        bounds = [(bound, test) for bound, test in ((min, ge), (max, le)) if bound is not None]
-        for k, (bound, test) in enumerate(bounds):
-            keep = test(input, bound)
-            if input.dtype.is_floating_point:
-                keep = logical_or(keep, isnan(input))
-            last = out is not None and k == len(bounds) - 1
-            input = choose.into(out, keep, input, bound) if last else choose(keep, input, bound)
-        return input
+        made = _bounded(_bounded(input, min, ge), max, le)
+        check(out is not input or made.shape == input.shape, "clamp", f"bounds that broadcast to {tuple(input.shape)}", made.shape)
+        check(out is None or out is input or not (state.grad and made.requires_grad), "clamp", "out= where nothing requires grad",
+              "an argument that does", use="no_grad() or no out=")
+        return copy.deliver(made, out)
     except Exception as error:
         refuse_misuse(error)
         raise

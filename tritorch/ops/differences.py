@@ -30,12 +30,12 @@ def gradient(input, *, spacing=1, dim=None, edge_order=1):
 
 
 def _steps(spacing, count):
-    """The spacing along each dim: a number or a vector of coordinates."""
+    """The spacing along each dim: a number or a vector of coordinates. None is 1."""
     if isinstance(spacing, Tensor):
         check(not spacing.shape, NAME, "a number, or a list of vectors, as spacing", tuple(spacing.shape), error=TypeError)
         return [spacing.item()] * count
     if not isinstance(spacing, (tuple, list)):
-        return [spacing] * count
+        return [1 if spacing is None else spacing] * count
     check(len(spacing) == count, NAME, f"a spacing for each of {count} dims", len(spacing))
     kinds = {isinstance(s, Tensor) for s in spacing}
     check(len(kinds) <= 1, NAME, "numbers or tensors as spacing, not both", spacing, error=TypeError)

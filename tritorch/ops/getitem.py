@@ -52,8 +52,8 @@ def setitem(input, key, value):
 
 def _one_mask(key):
     """Whether all that a key picks, it picks by one mask."""
-    picked = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, (Tensor, list, np.ndarray))]
-    return len(picked) == 1 and _is_mask(picked[0])
+    picked = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, (Tensor, list, tuple, np.ndarray))]
+    return len(picked) == 1 and (_is_mask(picked[0]) or isinstance(picked[0], (list, tuple)) and all(type(v) is bool for v in picked[0]))
 
 
 def _is_number(value):
@@ -118,8 +118,8 @@ def _as_index(k, device):
         return k
     if isinstance(k, np.bool_):
         return bool(k)
-    if isinstance(k, (list, np.ndarray, range)):
-        made = create.tensor(np.asarray(k) if not isinstance(k, list) else k, device=device)
+    if isinstance(k, (list, tuple, np.ndarray, range)):
+        made = create.tensor(k if isinstance(k, (list, tuple)) else np.asarray(k), device=device)
         made = made.to(types.int64) if made.numel() == 0 and made.dtype is not types.bool else made
         return _as_index(made, device)
     try:

@@ -190,10 +190,11 @@ def group_norm_backward_formula(g, input, mean, rstd, weight):
     shape = (n, groups, math.prod(input.shape[1:]) // groups)
     rstd = rstd.unsqueeze(-1)
     xhat = (input.reshape(shape) - mean.unsqueeze(-1)) * rstd
-    gw = (g if weight is None else g * weight.reshape(-1, *[1] * (g.ndim - 2))).reshape(shape)
+    gw = (g if weight is None else g * weight.reshape(c, *[1] * (g.ndim - 2))).reshape(shape)
     gx = rstd * (gw - gw.mean(-1, keepdim=True) - xhat * (gw * xhat).mean(-1, keepdim=True))
-    g, channels = g.reshape(n, c, -1), (0, 2)
-    return gx.reshape(input.shape), (g * xhat.reshape(n, c, -1)).sum(channels), g.sum(channels)
+    rows, channels = (n, c, math.prod(g.shape[2:])), (0, 2)
+    g = g.reshape(rows)
+    return gx.reshape(input.shape), (g * xhat.reshape(rows)).sum(channels), g.sum(channels)
 
 
 @group_norm_rows.samples

@@ -16,7 +16,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
+from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse, sentence
 from tritorch.ops import (
     activation,
     attention_bias,
@@ -159,6 +159,7 @@ IN_PLACE = {
     bessel: "i0",
     gamma_functions: "igamma igammac mvlgamma",
 }
+SEVERAL = {"ldexp", "scatter_reduce", "index_reduce"}                    # several operators: the first may save what the last overwrites
 IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clamp_max
     clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac i0 ldexp log log10 log1p log2 logit nan_to_num neg negative
     rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
@@ -201,6 +202,8 @@ def in_place(f):
                 raise
     else:
         def method(self, *args, **kw):
+            if f.__name__ in SEVERAL and state.grad and any(isinstance(v, Tensor) and v.requires_grad for v in (self, *args, *kw.values())):
+                return f(self.clone(), *args, out=self, **kw)
             return f(self, *args, out=self, **kw)
     method.__name__ = method.__qualname__ = f.__name__ + "_"
     method.__doc__ = f"`{f.__name__}` written into the tensor itself."
@@ -389,6 +392,8 @@ def sum_to_size(input, *size, dtype=None):
     """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
     size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
     lead = len(input.shape) - len(size)
+    if lead < 0 or any(n != 1 and n != m for n, m in zip(size, input.shape[lead:])):
+        raise RuntimeError(sentence("sum_to_size", f"a size that expands to {tuple(input.shape)}", size))
     ones = tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
     if lead and not ones:
         return input.sum(tuple(range(lead)), dtype=dtype)

@@ -7,6 +7,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, explained, sentence, tensors, whole_numbers
+from tritorch.keywords import also
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
     add_slices,
@@ -342,6 +343,7 @@ def renormalize_rows(weight, input, max_norm, norm_type):
 
 
 @explained
+@also(input="tensor")
 def one_hot(tensor, num_classes=-1):
     """A new last dim of `num_classes` (-1: as many as needed), 1 at the place that the element names, else 0, as int64.
 

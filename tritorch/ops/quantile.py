@@ -6,6 +6,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.destinations import deliver_all
+from tritorch.ops.extremes import lowest
 from tritorch.ops.medians import middle, middle_of_all
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import sort
@@ -13,6 +14,11 @@ from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
 
 median_result, mode_result = namedtuple("median", "values indices"), namedtuple("mode", "values indices")
+
+
+def _of_none(input):
+    """The median of no elements: NaN, or the least of whole numbers."""
+    return create.new_full(input, (), math.nan if input.dtype.is_floating_point else lowest(input.dtype))
 
 
 def median(input, dim=None, keepdim=False, *, out=None):
@@ -32,7 +38,7 @@ def nanmedian(input, dim=None, keepdim=False, *, out=None):
 def _median(name, input, dim, keepdim, out, skip):
     if dim is None:
         check(out is None and not keepdim, name, "a dim for out= and keepdim", "none", error=TypeError)
-        return middle_of_all(input, skip) if input.numel() else create.new_full(input, (), math.nan)
+        return middle_of_all(input, skip) if input.numel() else _of_none(input)
     wrap_dim(dim, len(input.shape), name)
     found = middle(input, dim, skip)
     return deliver_all(median_result, [view.unsqueeze(x, dim) for x in found] if keepdim and input.shape else found, out)

@@ -203,8 +203,7 @@ def cumprod_grad(g, input, dim):
     # d out_j / d x_i = (product before i) · (product from i + 1 to j): sums of those over j are a linear recurrence from the end
     if not input.ndim or not input.shape[dim]:
         return g
-    input = input if input.dtype.is_complex is g.dtype.is_complex else input.to(g.dtype)
-    n = input.shape[dim]
+    input, n = input.to(g.dtype), input.shape[dim]                       # of `dtype`, as what was multiplied
     ones = create.ones_like(input.narrow(dim, 0, 1))
     before, after = shifted(ones, input.narrow(dim, 0, n - 1), dim), shifted(input.narrow(dim, 1, n - 1), ones, dim)
     return cumprod(before, dim) * linear_recurrence(after, g, dim, True)

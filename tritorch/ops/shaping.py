@@ -300,9 +300,9 @@ def repeat(input, *sizes, repeats=None):
     return own(view.reshape(copy.clone(spread), [r * n for r, n in zip(sizes, shape)]))
 
 
-def tile(input, *dims):
+def tile(input, *sizes, dims=None):
     """As `repeat`, but missing sizes count as 1."""
-    dims = view.as_sizes(dims)
+    dims = view.as_sizes(sizes if dims is None else (dims,))
     return repeat(input, (1,) * (len(input.shape) - len(dims)) + dims)
 
 
@@ -391,8 +391,8 @@ def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
     check(len(input.shape) > 0, "diff", "a tensor of at least one dim", "0 dims")
     check(n >= 0, "diff", "n of at least 0", n)
     d = wrap_dim(dim, len(input.shape), "diff")
-    parts = [t for t in (prepend, input, append) if t is not None]
-    made = cat(parts, d) if len(parts) > 1 else input
+    parts = [t for t in (prepend, input, append) if t is not None] if n else [input.clone()]
+    made = cat(parts, d) if len(parts) > 1 else parts[0]
     for _ in range(min(n, made.shape[d])):
         size = made.shape[d] - 1
         front, back = slicing.narrow(made, d, 1, size), slicing.narrow(made, d, 0, size)

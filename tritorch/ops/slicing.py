@@ -6,6 +6,7 @@ from tritorch.autograd.parts import Part
 from tritorch.dispatch import op
 from tritorch.dtype import int64
 from tritorch.errors import check, sentence, tensors, whole_numbers
+from tritorch.keywords import also
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, own_dim, wrap_dim
@@ -264,6 +265,7 @@ def chunk(input, chunks, dim=0):
     return split(input, max(-(-n // chunks), 1), dim) if n else split(input, [0] * chunks, dim)
 
 
+@also(sections="indices_or_sections", indices="indices_or_sections", tensor_indices_or_sections="indices_or_sections")
 def tensor_split(input, indices_or_sections, dim=0):
     """Views along a dim: `sections` parts as even as can be, or cut at the indices."""
     check(len(input.shape) > 0, "tensor_split", "a tensor of at least one dim", "0 dims")

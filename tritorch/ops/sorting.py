@@ -153,6 +153,7 @@ topk_result.__repr__ = sort_result.__repr__ = kthvalue_result.__repr__ = lambda 
 def order_statistic(input, k, dim):
     """The k-th smallest element along `dim` (k from 1), in stable order, and where it is."""
     n = input.shape[wrap_dim(dim, len(input.shape), "kthvalue")] if input.shape else 1
+    check(n > 0, "kthvalue", "a dim that is not empty", input.shape, error=IndexError)
     check(1 <= k <= n, "kthvalue", f"k between 1 and {n}", k)
     d = wrap_dim(dim, len(input.shape), "kthvalue")
     shape = (*input.shape[:d], *input.shape[d + 1:])
@@ -225,7 +226,7 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
         rows, back = view.reshape(input, -1, 1), None
     else:
         back = own_dim(dim, input.shape, "unique")
-        rows = view.reshape(view.movedim(input, back, 0), input.shape[back], -1)
+        rows = _slices(input, back)
     n = rows.shape[0]
     first = create.ones(n, dtype=types.bool, device=input.device)
     if n > 1:
@@ -243,6 +244,13 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
     return _chosen(made, inverse if return_inverse else None, ends - starts if return_counts else None)
 
 
+def _slices(input, dim):
+    """The slices along `dim` as rows."""
+    size = prod(input.shape[:dim]) * prod(input.shape[dim + 1:])
+    check(size > 0, "unique", "slices that are not empty", input.shape)
+    return view.reshape(view.movedim(input, dim, 0), input.shape[dim], size)
+
+
 def _chosen(made, inverse, counts):
     extra = [x for x in (inverse, counts) if x is not None]
     return (made, *extra) if extra else made
@@ -258,7 +266,7 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
         (rows, order), d = sort_pairs(view.reshape(input, -1), 0, False), None
     else:
         d = own_dim(dim, input.shape, "unique")
-        flat = view.reshape(view.movedim(input, d, 0), input.shape[d], -1)
+        flat = _slices(input, d)
         order = create.arange(input.shape[d], device=input.device)
         for column in reversed(range(flat.shape[1])):                    # the slices in lexical order: stable sorts from the last column on
             order = order[argsort(flat[order, column], 0)]
@@ -285,7 +293,7 @@ def search_sorted_rows_cpu(out, sorted_sequence, values, right, kind):
         return
     n = sorted_sequence.shape[-1]
     made = [np.searchsorted(s, v, side) for s, v in
-            zip(sorted_sequence.reshape(prod(sorted_sequence.shape[:-1]), n), values.reshape(-1, values.shape[-1]))]
+            zip(sorted_sequence.reshape(prod(sorted_sequence.shape[:-1]), n), values.reshape(prod(values.shape[:-1]), values.shape[-1]))]
     out[...] = np.array(made).reshape(out.shape)
 
 
@@ -375,6 +383,8 @@ def histogram(input, bins, *, range=None, weight=None, density=False, out=None):
         low, high = range or ((flat.min().item(), flat.max().item()) if flat.numel() else (0.0, 1.0))
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         bins = spaces.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
+    else:
+        bins = bins.clone()                                              # given back, as tensors of the caller's own
     check(len(bins.shape) == 1 and bins.numel() > 1 and bins.dtype is input.dtype, "histogram", f"a vector of edges in {input.dtype}", bins)
     inside = (flat >= bins[0]) & (flat <= bins[-1])
     places = compare.clamp(searchsorted(bins, flat[inside], right=True) - 1, max=bins.numel() - 2)

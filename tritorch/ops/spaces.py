@@ -15,6 +15,8 @@ def _ends(name, start, end, dtype):
     dtype = (usual.to_complex() if wide else usual) if dtype is None else types.as_dtype(dtype)
     if wide and not dtype.is_complex:
         raise RuntimeError(sentence(name, "a complex dtype for complex numbers", dtype))
+    if not dtype.has_gradients:
+        start, end = int(start), int(end)
     return start, end, dtype
 
 

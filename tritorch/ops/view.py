@@ -185,6 +185,7 @@ def squeeze_dims(x, dims):
     """The dims among `dims` that have size 1 left out."""
     ndim = len(x.shape)
     drop = {wrap_dim(d, ndim, "squeeze") for d in dims}
+    check(len(drop) == len(dims), "squeeze", "each dim once", dims)
     keep = [d for d in range(ndim) if d not in drop or x.shape[d] != 1]
     return same_memory(x, tuple([x.shape[d] for d in keep]), tuple([x.strides[d] for d in keep]))
 

@@ -119,13 +119,16 @@ class OneCycleLR(_MomentumSchedule):
         super().__init__(optimizer, last_epoch)
 
     def _phases(self, rise, three_phase):
-        """[(last step, rate at the start and at the end, momentum at the start and at the end)]"""
+        """The last step of each phase, and where the group keeps the rate and the momentum of its start and its end: as PyTorch's
+        checkpoints have them."""
         total = self.total_steps
-        up = (float(rise * total) - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum")
-        if not three_phase:
-            return [up, (total - 1, "max_lr", "min_lr", "base_momentum", "max_momentum")]
-        return [up, (float(2 * rise * total) - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum"),
-                (total - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum")]
+        phases = [(float(rise * total) - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum")]
+        if three_phase:
+            phases += [(float(2 * rise * total) - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum"),
+                       (total - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum")]
+        else:
+            phases.append((total - 1, "max_lr", "min_lr", "base_momentum", "max_momentum"))
+        return [dict(zip(("end_step", "start_lr", "end_lr", "start_momentum", "end_momentum"), phase)) for phase in phases]
 
     def _between(self, start, end, part):
         if self._anneal_func_type == "linear":
@@ -137,9 +140,9 @@ class OneCycleLR(_MomentumSchedule):
         t = self.last_epoch
         check(t <= self.total_steps, "OneCycleLR", f"at most {self.total_steps} steps", t, error=ValueError)
         start, k = 0.0, 0
-        while t > self._schedule_phases[k][0] and k < len(self._schedule_phases) - 1:
-            start, k = self._schedule_phases[k][0], k + 1
-        end, *names = self._schedule_phases[k]
+        while t > self._schedule_phases[k]["end_step"] and k < len(self._schedule_phases) - 1:
+            start, k = self._schedule_phases[k]["end_step"], k + 1
+        end, *names = self._schedule_phases[k].values()
         part, rates = (t - start) / (end - start), []
         for group in self.optimizer.param_groups:
             rates.append(self._between(group[names[0]], group[names[1]], part))

@@ -118,8 +118,8 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.ndim != 1:
         raise ValueError("weight must be one-dimensional")
-    if not input.ndim:                                                   # one class, of which nothing is left
-        input, target = input.unsqueeze(0), target.reshape(())
+    if input.ndim < 2:                                                   # one sample; without a dim one class, of which nothing is left
+        input = input.reshape(*[1] * target.ndim, -1)
     check(target.dtype is types.int64, "multi_margin_loss", "class indices of int64", target.dtype)
     index = target.unsqueeze(-1)
     loss = (float(margin) - input.gather(-1, index) + input).relu() ** p

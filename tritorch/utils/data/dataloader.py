@@ -189,11 +189,18 @@ class _Iterator:
     def __len__(self):
         return len(self.loader)
 
+    def _told(self):
+        """How many batches an IterableDataset says it has, if it does."""
+        try:
+            return len(self.loader) if hasattr(self.loader.dataset, "__len__") else None
+        except (TypeError, NotImplementedError):                         # one that is made of others, which do not say
+            return None
+
     def finished(self, batch):
         """The last touch of a batch before it is given away."""
         self.yielded += 1
-        if self.loader._iterable and hasattr(self.loader.dataset, "__len__") and self.yielded == len(self.loader) + 1:
-            warnings.warn(f"DataLoader: expected {len(self.loader)} batches by the dataset's length, got more; with workers, each must "
+        if self.loader._iterable and self.yielded - 1 == (told := self._told()):
+            warnings.warn(f"DataLoader: expected {told} batches by the dataset's length, got more; with workers, each must "
                           "yield only its own part (see get_worker_info)", stacklevel=4)
         return pinned(batch) if self.pins else batch
 
