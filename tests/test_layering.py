@@ -22,7 +22,7 @@ LAYERS = [
     ["tritorch.tensor"],
     ["tritorch.storage"],
     ["tritorch.cuda"],
-    ["tritorch.errors", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.memory_format", "tritorch.quiet"],
+    ["tritorch.errors", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout", "tritorch.memory_format", "tritorch.quiet"],
 ]
 TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.simulated", "triton_kernels")
 CUDA_BINDINGS = ("tritorch.cuda.nvidia",)

@@ -42,9 +42,9 @@ from tritorch.dtype import (
     result_type,
     set_default_dtype,
     short,
-    types,
     uint8,
 )
+from tritorch.dtype import types as _types
 from tritorch.errors import OutOfMemoryError
 from tritorch.generator import Generator
 from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
@@ -56,15 +56,15 @@ from tritorch.tensor import Tensor
 
 surface.attach()
 globals().update(methods.surface)                                        # the functions of the operators' table
-float, int, bool = types.float, types.int, types.bool                    # the names of PyTorch, which shadow Python's here alone
-strided = "strided"                                                      # the one memory layout there is
-inf, nan, pi, e = types.math.inf, types.math.nan, types.math.pi, types.math.e
+float, int, bool = _types.float, _types.int, _types.bool                 # the names of PyTorch, which shadow Python's here alone
+inf, nan, pi, e = _types.math.inf, _types.math.nan, _types.math.pi, _types.math.e
 __version__ = "0.1.0"
 
-# `tritorch.dtype`, `device` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
+# `tritorch.dtype`, `device`, `layout` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
 from tritorch.device import device, get_default_device, set_default_device  # noqa: E402
 from tritorch.dispatch import op  # noqa: E402
 from tritorch.dtype import dtype  # noqa: E402
+from tritorch.layout import jagged, layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr, strided  # noqa: E402
 from tritorch.memory_format import channels_last, channels_last_3d, contiguous_format, memory_format, preserve_format  # noqa: E402
 
 

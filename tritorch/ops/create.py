@@ -11,6 +11,7 @@ from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, no_sizes, real_numbers, sentence, whole_numbers
+from tritorch.layout import only_strided
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
@@ -102,6 +103,7 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.empty(2, 3).shape
     tritorch.Size([2, 3])
     """
+    only_strided("empty", layout)
     shape, dtype = _sizes(sizes, size), _kind(dtype)
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
     if out is not None:
@@ -116,7 +118,8 @@ def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.zeros(2)
     tensor([0., 0.])
     """
-    return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad,
+                pin_memory=pin_memory)
 
 
 def ones(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -125,7 +128,8 @@ def ones(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requ
     >>> import tritorch as torch; torch.ones(2, dtype=torch.int64)
     tensor([1, 1])
     """
-    return full(_sizes(sizes, size), 1, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return full(_sizes(sizes, size), 1, out=out, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad,
+                pin_memory=pin_memory)
 
 
 def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -134,8 +138,8 @@ def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, re
     >>> import tritorch as torch; torch.full((2,), 7)
     tensor([7, 7])
     """
-    if isinstance(fill_value, Tensor):
-        fill_value = fill_value.item()
+    only_strided("full", layout)
+    fill_value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     if out is not None:
         return copy.deliver(full(size, fill_value, dtype=out.dtype, device=out.device), out)
     dtype = number_dtype(fill_value) if dtype is None else types.as_dtype(dtype)
@@ -149,6 +153,7 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     >>> import tritorch as torch; torch.empty_like(torch.empty(3, 2).t()).stride()
     (1, 2)
     """
+    only_strided("empty_like", layout)
     strides = copy.like_strides("empty_like", input, memory_format)
     place = input.device if device is None else as_device(device)
     return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
@@ -161,7 +166,7 @@ def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requir
     >>> torch.full_like(torch.ones(2), 7.0)
     tensor([7., 7.])
     """
-    made = copy.fill_(empty_like(input, dtype=dtype, device=device, memory_format=memory_format), fill_value)
+    made = copy.fill_(empty_like(input, dtype=dtype, layout=layout, device=device, memory_format=memory_format), fill_value)
     return _finish(made, requires_grad, pin_memory)
 
 
@@ -172,7 +177,7 @@ def zeros_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     >>> torch.zeros_like(torch.tensor([1, 2]))
     tensor([0, 0])
     """
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return full_like(input, 0, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
@@ -182,14 +187,14 @@ def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fals
     >>> torch.ones_like(torch.tensor([1, 2]), dtype=torch.float32)
     tensor([1., 1.])
     """
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return full_like(input, 1, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def strided_empty(size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """An unset tensor with strides of its own."""
-    size, stride = tuple(size), tuple(stride)
-    check(len(size) == len(stride) and min((*size, *stride), default=0) >= 0, "empty_strided",
-          "as many strides as sizes, none negative", size, stride)
+    only_strided("empty_strided", layout)
+    size, stride, fits = tuple(size), tuple(stride), "as many strides as sizes, none negative"
+    check(len(size) == len(stride) and min((*size, *stride), default=0) >= 0, "empty_strided", fits, size, stride)
     return _finish(empty_strided(size, stride, _kind(dtype), as_device(device)), requires_grad)
 
 
@@ -199,11 +204,11 @@ def empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=Non
     >>> import tritorch as torch; torch.empty_permuted((2, 3, 5), (1, 2, 0)).stride()
     (1, 10, 2)
     """
+    only_strided("empty_permuted", layout)
     size, order = tuple(size), tuple(physical_layout)
     fits = sorted(order) == list(range(len(size)))
     check(fits, "empty_permuted", f"each dim from 0 to {len(size) - 1} once as physical_layout", None if fits else order)
-    made = empty_strided(size, ordered_strides(size, order[::-1]), _kind(dtype), as_device(device))
-    return _finish(made, requires_grad, pin_memory)
+    return _finish(empty_strided(size, ordered_strides(size, order[::-1]), _kind(dtype), as_device(device)), requires_grad, pin_memory)
 
 
 # ------------------------------------------------------------------ sequences
@@ -213,8 +218,8 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     >>> import tritorch as torch; torch.arange(1, 2, 0.25)
     tensor([1.0000, 1.2500, 1.5000, 1.7500])
     """
-    if end is None:
-        start, end = 0, start
+    only_strided("arange", layout)
+    start, end = (0, start) if end is None else (start, end)
     start, end, step = [v.item() if isinstance(v, Tensor) else v for v in (start, end, step)]
     check(step != 0, "arange", "a step other than 0", step)
     check(math.isfinite(start) and math.isfinite(end), "arange", "finite bounds", (start, end))
@@ -238,12 +243,12 @@ def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=Non
     >>> import tritorch as torch; torch.linspace(0, 1, 5)
     tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
+    only_strided("linspace", layout)
     real_numbers("linspace", start=start, end=end)
     steps, = whole_numbers("linspace", "steps", (steps,))
     check(steps >= 0, "linspace", "steps of at least 0", steps)
     start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    dtype = _kind(dtype)
+    dtype, step = _kind(dtype), (end - start) / (steps - 1) if steps > 1 else 0.0
     made = ramp(float(start), step, steps, dtype if dtype.is_floating_point else types.float64, as_device(device)).to(dtype)
     if steps > 1:
         copy.fill_(made[-1], end)                                        # exactly, whatever the rounding of the steps
@@ -257,7 +262,7 @@ def logspace(start, end, steps, base=10.0, *, out=None, dtype=None, layout=None,
     >>> torch.logspace(0, 3, 4)
     tensor([   1.,   10.,  100., 1000.])
     """
-    exponents = linspace(start, end, steps, dtype=types.float64, device=device)
+    exponents = linspace(start, end, steps, dtype=types.float64, layout=layout, device=device)
     return _into(out, (float(base) ** exponents).to(_kind(dtype)), requires_grad)
 
 
@@ -268,7 +273,7 @@ def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_g
     tensor([[1., 0.],
             [0., 1.]])
     """
-    made = zeros(n, n if m is None else m, dtype=dtype, device=device)
+    made = zeros(n, n if m is None else m, dtype=dtype, layout=layout, device=device)
     copy.fill_(made.diagonal(), 1)
     return _into(out, made, requires_grad)
 
@@ -357,35 +362,39 @@ def _inferred(data):
 
 def scalar_tensor(s, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """A 0-dim tensor of the default floating type."""
-    return tensor(s, dtype=_kind(dtype), device=device, requires_grad=requires_grad)
+    return full((), s, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad)
 
 
 # ------------------------------------------------------------------ as methods: the dtype and device of a tensor
 def new_tensor(input, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`tensor(data)` with this tensor's dtype and device."""
+    only_strided("new_tensor", layout)
     return tensor(data, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`full` with this tensor's dtype and device."""
-    return full(size, fill_value, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    return full(size, fill_value, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
 
 def new_zeros(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`zeros` with this tensor's dtype and device."""
-    return full(_sizes(sizes, size), 0, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    return new_full(input, _sizes(sizes, size), 0, dtype=dtype, device=device, requires_grad=requires_grad, layout=layout)
 
 
 def new_ones(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`ones` with this tensor's dtype and device."""
-    return full(_sizes(sizes, size), 1, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    return new_full(input, _sizes(sizes, size), 1, dtype=dtype, device=device, requires_grad=requires_grad, layout=layout)
 
 
 def new_empty_method(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`empty` with this tensor's dtype and device."""
-    return empty(_sizes(sizes, size), dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    return empty(_sizes(sizes, size), dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
 
 def new_empty_strided(input, size, stride, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):
     """`empty_strided` with this tensor's dtype and device."""
-    return strided_empty(size, stride, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    return strided_empty(size, stride, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)

@@ -16,6 +16,7 @@ from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
 from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
+from tritorch.layout import strided
 from tritorch.ops import (
     activation,
     attention_bias,
@@ -292,7 +293,7 @@ def attach():
     Tensor.polygamma, Tensor.polygamma_ = public(gamma_functions.polygamma_of), in_place(gamma_functions.polygamma_of)
     Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
     Tensor.real = property(pointwise.real)
-    Tensor.layout, Tensor.is_same_size, Tensor.is_set_to = "strided", same_size, same_memory
+    Tensor.layout, Tensor.is_same_size, Tensor.is_set_to = strided, same_size, same_memory
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)
