@@ -97,6 +97,24 @@ def test_devices_that_are_not_there():
     refused(RuntimeError, torch.mps.empty_cache, torch.mps.current_allocated_memory)
 
 
+def test_devices_that_can_only_be_named():
+    for name in ("meta", "mps", "xpu:1", "hpu", "xla"):
+        place = torch.device(name)
+        assert str(place) == name and place is torch.device(place) and place == torch.device(name) and place != X.device
+        assert pickle.loads(pickle.dumps(place)) is place
+        for make in (lambda: torch.zeros(2, device=place), lambda: torch.empty(2, device=name), lambda: X.to(place), lambda: X.to(name),
+                     lambda: torch.tensor(1.0, device=name), lambda: nn.Linear(2, 2).to(place), lambda: nn.Linear(2, 2, device=name),
+                     lambda: torch.randn(2, device=place), lambda: X.new_zeros(2, device=place), lambda: torch.zeros_like(X, device=name),
+                     lambda: torch.Generator(place), lambda: torch.as_tensor([1], device=place), lambda: torch.arange(3, device=name)):
+            with pytest.raises(NotImplementedError, match=name):
+                make()
+        with place:
+            assert torch.get_default_device() is place
+            refused(NotImplementedError, lambda: torch.zeros(2))
+        assert torch.get_default_device() is X.device and torch.zeros(2).device is X.device
+    refused(RuntimeError, lambda: torch.device("gpu"), lambda: torch.device("mps:x"))
+
+
 def test_names_below():
     c = torch._C
     assert c._get_tracing_state() is None and c._log_api_usage_once("x") is None and c._get_default_device() == "cpu"
