@@ -149,3 +149,21 @@ def test_what_those_names_are():
     assert torch.utils._pytree._namedtuple_unflatten([1, 2], namedtuple("P", "a b")) == (1, 2)
     from_ = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(X))
     assert from_.data_ptr() == X.data_ptr() and np.shares_memory(from_.numpy(), X.numpy())
+
+
+def test_dtypes_that_can_only_be_named():
+    for name, bits in (("uint16", 16), ("uint32", 32), ("uint64", 64)):
+        kind = getattr(torch, name)
+        assert repr(kind) == f"tritorch.{name}" and kind.itemsize == bits // 8 and torch.iinfo(kind).max == 2**bits - 1
+        assert not kind.is_signed and not kind.is_floating_point and kind not in (torch.uint8, X.dtype)
+        assert pickle.loads(pickle.dumps(kind)) is kind
+        for make in (lambda: torch.zeros(2, dtype=kind), lambda: X.to(kind), lambda: X.view(kind), lambda: X.sum(dtype=kind),
+                     lambda: torch.tensor([1], dtype=kind), lambda: torch.empty_like(X, dtype=kind), lambda: X.new_zeros(2, dtype=kind),
+                     lambda: torch.promote_types(kind, torch.int32), lambda: nn.Linear(2, 2, dtype=kind), lambda: torch.can_cast(kind, X.dtype)):
+            with pytest.raises(NotImplementedError, match=name):
+                make()
+
+
+def test_view_takes_numpys_numbers():
+    assert torch.zeros(4).view(np.int64(4)).shape == (4,) and torch.zeros(2, 2).view(np.int32(-1)).shape == (4,)
+    assert torch.zeros(2).view(torch.int16).shape == (4,)

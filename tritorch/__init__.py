@@ -43,6 +43,9 @@ from tritorch.dtype import (
     set_default_dtype,
     short,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from tritorch.dtype import types as _types
 from tritorch.errors import OutOfMemoryError

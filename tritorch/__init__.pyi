@@ -124,6 +124,9 @@ sparse_coo: layout
 sparse_csc: layout
 sparse_csr: layout
 strided: layout
+uint16: dtype
+uint32: dtype
+uint64: dtype
 uint8: dtype
 
 def _assert(condition, message) -> Any:

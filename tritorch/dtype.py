@@ -57,6 +57,10 @@ bool = dtype("bool", np.bool_, "i1", _CATEGORY_BOOL, is_signed=False)
 for _half in (float16, bfloat16, float8_e4m3fn, float8_e5m2):
     _half.compute = float32
 
+# those that tensors cannot have: there to be named, asked for their size, and compared with
+uint16, uint32, uint64 = [dtype(name, name, None, None, is_signed=False) for name in ("uint16", "uint32", "uint64")]
+ELSEWHERE = (uint16, uint32, uint64)
+
 double, float, half, long, int, short = float64, float32, float16, int64, int32, int16
 
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
@@ -75,6 +79,8 @@ def from_numpy_dtype(numpy_type):
 def as_dtype(value):
     """A dtype from a dtype or a Python type (`float`, `int`, `bool`)."""
     if isinstance(value, dtype):
+        if value in ELSEWHERE:
+            raise NotImplementedError(sentence("dtype", f"a dtype that tensors have, among {', '.join(t.name for t in ALL)}", value))
         return value
     if isinstance(value, type) and value in _PYTHON_TYPES:
         return _PYTHON_TYPES[value]
@@ -255,8 +261,8 @@ class iinfo:
     """
 
     def __init__(self, type):
-        type = as_dtype(type)
-        check(type.category == _CATEGORY_INT, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
+        type = type if type in ELSEWHERE else as_dtype(type)
+        check(type in ELSEWHERE or type.category == _CATEGORY_INT, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
         info = np.iinfo(type.numpy)
         self.bits, self.dtype, self.min, self.max = info.bits, type.name, int_(info.min), int_(info.max)
 
