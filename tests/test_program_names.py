@@ -159,7 +159,8 @@ def test_dtypes_that_can_only_be_named():
         assert pickle.loads(pickle.dumps(kind)) is kind
         for make in (lambda: torch.zeros(2, dtype=kind), lambda: X.to(kind), lambda: X.view(kind), lambda: X.sum(dtype=kind),
                      lambda: torch.tensor([1], dtype=kind), lambda: torch.empty_like(X, dtype=kind), lambda: X.new_zeros(2, dtype=kind),
-                     lambda: torch.promote_types(kind, torch.int32), lambda: nn.Linear(2, 2, dtype=kind), lambda: torch.can_cast(kind, X.dtype)):
+                     lambda: torch.promote_types(kind, torch.int32), lambda: nn.Linear(2, 2, dtype=kind),
+                     lambda: torch.can_cast(kind, X.dtype)):
             with pytest.raises(NotImplementedError, match=name):
                 make()
 

@@ -262,7 +262,8 @@ class iinfo:
 
     def __init__(self, type):
         type = type if type in ELSEWHERE else as_dtype(type)
-        check(type in ELSEWHERE or type.category == _CATEGORY_INT, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
+        whole = type in ELSEWHERE or type.category == _CATEGORY_INT
+        check(whole, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
         info = np.iinfo(type.numpy)
         self.bits, self.dtype, self.min, self.max = info.bits, type.name, int_(info.min), int_(info.max)
 
