@@ -145,6 +145,8 @@ def test_samplers():
     assert len(more) == 10 and sorted(more[:4]) == [0, 1, 2, 3]
     drawn = list(data.RandomSampler(range(4), replacement=True, num_samples=100))
     assert len(drawn) == 100 and set(drawn) == {0, 1, 2, 3}
+    endless = iter(data.RandomSampler(range(4), replacement=True, num_samples=10**13))      # more than memory holds
+    assert {next(endless) for _ in range(100)} == {0, 1, 2, 3}
     assert sorted(data.SubsetRandomSampler([7, 3])) == [3, 7]
     weighted = list(data.WeightedRandomSampler([0.1, 0.0, 0.9], 200, generator=seeded()))
     assert weighted.count(1) == 0 and weighted.count(2) > weighted.count(0)

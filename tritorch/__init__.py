@@ -47,6 +47,9 @@ from tritorch.dtype import (
     set_default_dtype,
     short,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from tritorch.dtype import types as _types
 from tritorch.errors import OutOfMemoryError
@@ -60,15 +63,15 @@ from tritorch.tensor import Tensor
 
 surface.attach()
 globals().update(methods.surface)                                        # the functions of the operators' table
-float, int, bool = _types.float, _types.int, _types.bool                  # the names of PyTorch, which shadow Python's here alone
-strided = "strided"                                                      # the one memory layout there is
+float, int, bool = _types.float, _types.int, _types.bool                 # the names of PyTorch, which shadow Python's here alone
 inf, nan, pi, e = _types.math.inf, _types.math.nan, _types.math.pi, _types.math.e
 __version__ = "0.1.0"
 
-# `tritorch.dtype`, `device` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
+# `tritorch.dtype`, `device`, `layout` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
 from tritorch.device import device, get_default_device, set_default_device  # noqa: E402
 from tritorch.dispatch import op  # noqa: E402
 from tritorch.dtype import dtype  # noqa: E402
+from tritorch.layout import jagged, layout, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr, strided  # noqa: E402
 from tritorch.memory_format import channels_last, channels_last_3d, contiguous_format, memory_format, preserve_format  # noqa: E402
 
 

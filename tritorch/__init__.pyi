@@ -7,6 +7,7 @@ from tritorch.typed import ByteTensor as ByteTensor
 from tritorch.typed import CharTensor as CharTensor
 from tritorch.typed import DoubleTensor as DoubleTensor
 from tritorch.typed import FloatTensor as FloatTensor
+from tritorch.futures import Future as Future
 from tritorch.generator import Generator as Generator
 from tritorch.typed import HalfTensor as HalfTensor
 from tritorch.typed import IntTensor as IntTensor
@@ -15,13 +16,17 @@ from tritorch.errors import OutOfMemoryError as OutOfMemoryError
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
 from tritorch.tensor import Tensor as Tensor
+from tritorch.storage import UntypedStorage as UntypedStorage
+from tritorch import _C as _C
 from tritorch import _dynamo as _dynamo
 from tritorch import _inductor as _inductor
+from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
 from tritorch import amp as amp
 from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
 from tritorch import backends as backends
+from tritorch import calling as calling
 from tritorch import compiler as compiler
 from tritorch import control as control
 from tritorch import cpu as cpu
@@ -49,9 +54,11 @@ from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
 from tritorch import jit as jit
 from tritorch import keywords as keywords
+from tritorch.layout import layout as layout
 from tritorch import library as library
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
+from tritorch import mps as mps
 from tritorch import multiprocessing as multiprocessing
 from tritorch import native as native
 from tritorch import nn as nn
@@ -68,6 +75,7 @@ from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
+from tritorch import requirements as requirements
 from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
@@ -86,6 +94,7 @@ from tritorch import types as types
 from tritorch import utils as utils
 from tritorch import version as version
 from tritorch import warmup as warmup
+from tritorch import xpu as xpu
 
 bfloat16: dtype
 bool: dtype
@@ -111,16 +120,49 @@ int16: dtype
 int32: dtype
 int64: dtype
 int8: dtype
+jagged: layout
 long: dtype
 nan: builtins.float
 pi: builtins.float
 preserve_format: memory_format
 short: dtype
-strided: builtins.str
+sparse_bsc: layout
+sparse_bsr: layout
+sparse_coo: layout
+sparse_csc: layout
+sparse_csr: layout
+strided: layout
+uint16: dtype
+uint32: dtype
+uint64: dtype
 uint8: dtype
 
 def _assert(condition, message) -> Any:
     """AssertionError with `message` unless `condition` holds."""
+    ...
+def _assert_async(input, assert_msg=..., /) -> Any:
+    """RuntimeError unless the one element of a tensor is other than 0. On a GPU the host waits for it, as PyTorch's does not."""
+    ...
+def _check(cond, message=...) -> Any:
+    """RuntimeError unless `cond`, a bool, holds; `message()` is what it says."""
+    ...
+def _check_index(cond, message=...) -> Any:
+    """IndexError unless `cond` holds."""
+    ...
+def _check_is_size(i, message=..., *, max=...) -> Any:
+    """RuntimeError unless 0 ≤ i, and i ≤ max if that is given."""
+    ...
+def _check_not_implemented(cond, message=...) -> Any:
+    """NotImplementedError unless `cond` holds."""
+    ...
+def _check_tensor_all(cond, message=...) -> Any:
+    """RuntimeError unless all elements of a tensor of bools hold."""
+    ...
+def _check_type(cond, message=...) -> Any:
+    """TypeError unless `cond` holds."""
+    ...
+def _check_value(cond, message=...) -> Any:
+    """ValueError unless `cond` holds."""
     ...
 def _dirichlet_grad(x, alpha, total) -> Any:
     """What the gradient of `_sample_dirichlet` is made of: the derivative by alpha of beta numbers x of (alpha, total - alpha), over 1 - x."""
@@ -678,7 +720,7 @@ def cat(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
 def cdist(x1, x2, p=..., compute_mode=...) -> Any:
-    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R). All P · R differences exist at once."""
+    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R)."""
     ...
 def ceil(input) -> Tensor:
     """Rounded up."""

@@ -1,8 +1,9 @@
 """Devices: `cpu` and `cuda:i`. One object of each, so `is` compares them."""
 import threading
 
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 
+ELSEWHERE = "hpu ipu lazy maia meta mps mtia privateuseone vulkan xla xpu".split()       # PyTorch's names of what has no tensors here
 _devices = {}
 _current = [lambda: 0]                                                   # tritorch.cuda puts its current-device lookup here
 
@@ -10,7 +11,8 @@ _current = [lambda: 0]                                                   # trito
 class device:
     """A place where tensors live: `device("cpu")`, `device("cuda")`, `device("cuda:1")`, `device("cuda", 1)`, `device(1)`.
 
-    Used as a context manager it becomes the default for new tensors.
+    Used as a context manager it becomes the default for new tensors. `device("mps")` and others of PyTorch's can be named and compared;
+    NotImplementedError is for those who ask for a tensor there.
 
     >>> import tritorch; tritorch.device("cuda:1")
     device(type='cuda', index=1)
@@ -65,7 +67,7 @@ def _parse(kind, index):
     if colon:
         check(number.isdigit() and index is None, "device", "'cuda:INDEX'", repr(kind))
         index = int(number)
-    check(name in ("cpu", "cuda"), "device", "a device of type 'cpu' or 'cuda'", repr(kind))
+    check(name in ("cpu", "cuda") or name in ELSEWHERE, "device", "a device of type 'cpu' or 'cuda'", repr(kind))
     check(index is None or 0 <= index < (1 if name == "cpu" else 256), "device", "an index of an existing device", repr((kind, index)))
     return name, None if name == "cpu" else index
 
@@ -88,7 +90,11 @@ def as_device(value=None):
         value = _default.stack[-1] if _default.stack else cpu
     elif not isinstance(value, device):
         value = device(value)
-    return _intern("cuda", _current[0]()) if value.type == "cuda" and value.index is None else value
+    if value.type == "cuda":
+        return _intern("cuda", _current[0]()) if value.index is None else value
+    if value is not cpu:
+        raise NotImplementedError(sentence("device", "a device of type 'cpu' or 'cuda', where tensors are", value))
+    return value
 
 
 def get_default_device():
@@ -97,7 +103,8 @@ def get_default_device():
     >>> import tritorch; tritorch.get_default_device()
     device(type='cpu')
     """
-    return as_device()
+    chosen = _default.stack[-1] if _default.stack else cpu
+    return chosen if chosen.type in ELSEWHERE else as_device(chosen)
 
 
 def set_default_device(device):

@@ -29,7 +29,7 @@ class dtype:
         self.itemsize = self.numpy.itemsize
         self.is_floating_point = category == _CATEGORY_FLOAT
         self.is_complex = category == _CATEGORY_COMPLEX
-        self.has_gradients = category >= _CATEGORY_FLOAT
+        self.has_gradients = category in (_CATEGORY_FLOAT, _CATEGORY_COMPLEX)
         self.compute = self.parts = self             # half and fp8 types compute in float32, parts of complex ones are real: set below
 
     def __repr__(self):
@@ -74,6 +74,10 @@ complex64.parts, complex128.parts = float32, float64
 for _half in (float16, bfloat16, float8_e4m3fn, float8_e5m2):
     _half.compute = float32
 
+# those that tensors cannot have: there to be named, asked for their size, and compared with
+uint16, uint32, uint64 = [dtype(name, name, None, None, is_signed=False) for name in ("uint16", "uint32", "uint64")]
+ELSEWHERE = (uint16, uint32, uint64)
+
 double, float, half, long, int, short, cfloat, cdouble = float64, float32, float16, int64, int32, int16, complex64, complex128
 
 REAL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
@@ -93,6 +97,8 @@ def from_numpy_dtype(numpy_type):
 def as_dtype(value):
     """A dtype from a dtype or a Python type (`float`, `int`, `bool`, `complex`)."""
     if isinstance(value, dtype):
+        if value in ELSEWHERE:
+            raise NotImplementedError(sentence("dtype", f"a dtype that tensors have, among {', '.join(t.name for t in ALL)}", value))
         return value
     if value is complex_:
         return complex128
@@ -284,8 +290,9 @@ class iinfo:
     """
 
     def __init__(self, type):
-        type = as_dtype(type)
-        check(type.category == _CATEGORY_INT, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
+        type = type if type in ELSEWHERE else as_dtype(type)
+        whole = type in ELSEWHERE or type.category == _CATEGORY_INT
+        check(whole, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
         info = np.iinfo(type.numpy)
         self.bits, self.dtype, self.min, self.max = info.bits, type.name, int_(info.min), int_(info.max)
 

@@ -17,6 +17,48 @@ CHUNK = 1 << 17
 chosen = None                                                            # what set_dir was told
 
 
+class tqdm:
+    """A progress bar of few words on stderr, for programs that take it from here; the package of this name can do more.
+
+    >>> with tqdm(total=2, disable=True) as bar:
+    ...     bar.update(1)
+    >>> [x for x in tqdm([1, 2], disable=True)]
+    [1, 2]
+    """
+
+    def __init__(self, iterable=None, total=None, disable=False, unit="it", *args, **kwargs):
+        self.iterable, self.disable, self.unit, self.n = iterable, disable, unit, 0
+        self.total = len(iterable) if total is None and hasattr(iterable, "__len__") else total
+
+    def update(self, n=1):
+        """Count n more."""
+        self.n += n
+        if not self.disable:
+            sys.stderr.write(f"\r{self.n} of {'?' if self.total is None else self.total} {self.unit}")
+            sys.stderr.flush()
+
+    def close(self):
+        """End the line."""
+        if not self.disable:
+            self.disable = True
+            sys.stderr.write("\n")
+
+    def set_description(self, desc=None, refresh=True):
+        """Nothing: there is no room for a description."""
+
+    def __iter__(self):
+        for x in self.iterable:
+            yield x
+            self.update()
+        self.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
 def get_dir():
     """The folder of the hub: what `set_dir` was told, else $TORCH_HOME/hub, $XDG_CACHE_HOME/torch/hub or ~/.cache/torch/hub."""
     return os.path.join(_get_torch_home(), "hub") if chosen is None else chosen

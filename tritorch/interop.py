@@ -16,6 +16,7 @@ from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import as_dtype, from_numpy_dtype, get_default_dtype
 from tritorch.errors import check
+from tritorch.layout import only_strided
 from tritorch.ops.create import tensor as new_tensor
 from tritorch.shape import contiguous_strides, extent
 from tritorch.storage import block_storage
@@ -87,6 +88,7 @@ def from_file(filename, shared=None, size=0, *, dtype=None, layout=None, device=
     ...     torch.from_file(file.name, size=2)
     tensor([1., 2.])
     """
+    only_strided("from_file", layout)
     check(isinstance(filename, (str, os.PathLike)), "from_file", "a path as filename", repr(filename), error=TypeError)
     kind = get_default_dtype() if dtype is None else as_dtype(dtype)
     check(isinstance(size, int) and size >= 0, "from_file", "a whole number of at least 0 as size", repr(size), error=TypeError)

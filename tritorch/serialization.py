@@ -13,6 +13,8 @@ import contextlib
 import json
 import math
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_coun
 from tritorch.shape import Size
 from tritorch.tensor import Tensor, strided
 
+MAP_LOCATION: TypeAlias = Callable[[Tensor, str], Tensor | None] | device | str | dict[str, str] | None
 VERSION = 1
 MAX_DEPTH = 200
 MAPPINGS = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}

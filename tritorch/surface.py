@@ -42,6 +42,7 @@ HOMES = {
     "amp": """autocast autocast_decrement_nesting autocast_increment_nesting clear_autocast_cache get_autocast_cpu_dtype get_autocast_dtype
             get_autocast_gpu_dtype is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled set_autocast_cache_enabled
             set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype""",
+    "requirements": "_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all _check_type _check_value",
     "precision": "get_float32_matmul_precision set_float32_matmul_precision",
     "compiler": "compile",
     "func": "vmap",
@@ -75,15 +76,17 @@ HOMES = {
     "ops.segment_reduce": "segment_reduce",
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
+    "futures": "Future",
+    "storage": "UntypedStorage",
     "interop": "from_file",
     "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
     "ops.create": "empty_permuted",
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func",
-            "futures", "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors",
-            "serialization", "signal", "special", "testing", "types", "utils", "version")
+PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_utils", "accelerator", "amp", "backends", "compiler", "cpu", "distributed",
+            "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn",
+            "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

@@ -1,22 +1,27 @@
-"""Names for annotations, those of torch.types."""
+"""What programs write for the types of arguments, under the names of torch.types.
+
+>>> from tritorch.types import Number
+>>> isinstance(2.5, Number)
+True
+"""
+import builtins
 import os
-from builtins import bool as _bool
-from builtins import float as _float
-from builtins import int as _int
-from builtins import str as _str
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, TypeAlias
 
 from tritorch.device import device as _device
+from tritorch.dtype import dtype as _dtype  # noqa: F401
+from tritorch.layout import layout as _layout  # noqa: F401
 from tritorch.shape import Size
-from tritorch.storage import Storage
+from tritorch.storage import UntypedStorage as Storage
 from tritorch.tensor import Tensor
 
-__all__ = ["Device", "FileLike", "Number", "Storage", "Tensor"]
+__all__ = ["Device", "FileLike", "Number", "Size", "Storage"]
 
-Number = _int | _float | _bool
-Device = _device | _str | _int | None
-FileLike = _str | os.PathLike | Any                                      # a path, or what reads and writes bytes
-_size = Size | list[_int] | tuple[_int, ...]
-_TensorOrTensors = Tensor | Sequence[Tensor]
+_int, _float, _bool = builtins.int, builtins.float, builtins.bool
+_size: TypeAlias = Size | list[_int] | tuple[_int, ...]
+_TensorOrTensors: TypeAlias = Tensor | Sequence[Tensor]
+Number: TypeAlias = _int | _float | _bool
 _Number = (_int, _float, _bool)
+Device: TypeAlias = _device | str | _int | None
+FileLike: TypeAlias = str | os.PathLike[str] | IO[bytes]

@@ -13,6 +13,9 @@ class ReduceOp(enum.Enum):
     SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM = range(9)
 
 
+ReduceOp.RedOpType = ReduceOp                                            # type: ignore[attr-defined]  # PyTorch's, of the numbers alone
+
+
 @dataclass
 class Options:
     """What all collectives have: how long to wait, and whether the caller goes on meanwhile."""

@@ -9,6 +9,7 @@ from tritorch.nn import (
     distance,
     dropout,
     hooks,
+    lazy,
     linear,
     loss,
     module,
@@ -21,13 +22,23 @@ from tritorch.nn import (
     sparse,
     transformer,
 )
-from tritorch.nn.module import Module  # noqa: F401  (it is there in PyTorch, too)
+from tritorch.nn.module import Module
+from tritorch.nn.state_dict import IncompatibleKeys
 
 __path__: list[str] = []                                                 # makes the names below importable as modules
-_FILES = {"activation": activation, "adaptive": adaptive, "container": container, "conv": conv, "distance": distance, "dropout": dropout,
-          "linear": linear, "loss": loss, "module": module, "padding": padding, "pooling": pooling, "rnn": rnn, "sparse": sparse,
-          "transformer": transformer, "batchnorm": norm, "instancenorm": norm, "normalization": norm, "flatten": shaping, "fold": shaping,
-          "pixelshuffle": shaping, "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
+_FILES = {"activation": activation, "adaptive": adaptive, "container": container, "conv": conv, "distance": distance, "dropout":
+          dropout, "lazy": lazy, "linear": linear, "loss": loss, "module": module, "padding": padding, "pooling": pooling, "rnn": rnn,
+          "sparse": sparse, "transformer": transformer, "batchnorm": norm, "instancenorm": norm, "normalization": norm, "flatten":
+          shaping, "fold": shaping, "pixelshuffle": shaping, "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
 sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
 globals().update(_FILES)
+vars(module).update(_IncompatibleKeys=IncompatibleKeys)
 vars(module).update({name: f for name, f in vars(hooks).items() if name.startswith("register_module_")})
+
+
+def __getattr__(name):
+    """`nn.modules.Linear` is nn.Linear, and so are the other classes of layers."""
+    value = getattr(sys.modules["tritorch.nn"], name, None) if name[:1].isupper() else None
+    if isinstance(value, type) and issubclass(value, Module):
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

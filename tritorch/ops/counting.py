@@ -6,6 +6,7 @@ from collections import namedtuple
 from tritorch.device import as_device
 from tritorch.dtype import types
 from tritorch.errors import check, explained, sentence, whole_numbers
+from tritorch.layout import only_strided
 from tritorch.ops import compare, copy, create, spaces
 from tritorch.ops.shaping import stack
 from tritorch.ops.sorting import searchsorted
@@ -107,6 +108,7 @@ def range(start, end, step=1, *, out=None, dtype=None, layout=None, device=None,
     >>> import tritorch as torch, warnings; warnings.simplefilter("ignore"); torch.range(1, 3)
     tensor([1., 2., 3.])
     """
+    only_strided("range", layout)
     warnings.warn("range: its end belongs to it, other than that of Python's range; use arange, whose end does not", stacklevel=2)
     start, end, step = [v.item() if isinstance(v, Tensor) else v for v in (start, end, step)]
     check(step != 0, "range", "a step other than 0", step)

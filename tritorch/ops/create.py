@@ -11,6 +11,7 @@ from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, no_sizes, sentence, whole_numbers
+from tritorch.layout import only_strided
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
@@ -109,6 +110,7 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.empty(2, 3).shape
     tritorch.Size([2, 3])
     """
+    only_strided("empty", layout)
     shape, dtype = _sizes(sizes, size), _kind(dtype)
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
     if out is not None:
@@ -123,7 +125,8 @@ def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.zeros(2)
     tensor([0., 0.])
     """
-    return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad,
+                pin_memory=pin_memory)
 
 
 def ones(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -132,7 +135,8 @@ def ones(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requ
     >>> import tritorch as torch; torch.ones(2, dtype=torch.int64)
     tensor([1, 1])
     """
-    return full(_sizes(sizes, size), 1, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return full(_sizes(sizes, size), 1, out=out, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad,
+                pin_memory=pin_memory)
 
 
 def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -141,8 +145,8 @@ def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, re
     >>> import tritorch as torch; torch.full((2,), 7)
     tensor([7, 7])
     """
-    if isinstance(fill_value, Tensor):
-        fill_value = fill_value.item()
+    only_strided("full", layout)
+    fill_value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     if out is not None:
         return copy.deliver(full(size, fill_value, dtype=out.dtype, device=out.device), out)
     dtype = number_dtype(fill_value) if dtype is None else types.as_dtype(dtype)
@@ -156,6 +160,7 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     >>> import tritorch as torch; torch.empty_like(torch.empty(3, 2).t()).stride()
     (1, 2)
     """
+    only_strided("empty_like", layout)
     strides = copy.like_strides("empty_like", input, memory_format)
     place = input.device if device is None else as_device(device)
     return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
@@ -168,7 +173,7 @@ def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requir
     >>> torch.full_like(torch.ones(2), 7.0)
     tensor([7., 7.])
     """
-    made = copy.fill_(empty_like(input, dtype=dtype, device=device, memory_format=memory_format), fill_value)
+    made = copy.fill_(empty_like(input, dtype=dtype, layout=layout, device=device, memory_format=memory_format), fill_value)
     return _finish(made, requires_grad, pin_memory)
 
 
@@ -179,7 +184,7 @@ def zeros_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     >>> torch.zeros_like(torch.tensor([1, 2]))
     tensor([0, 0])
     """
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return full_like(input, 0, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
@@ -189,14 +194,14 @@ def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fals
     >>> torch.ones_like(torch.tensor([1, 2]), dtype=torch.float32)
     tensor([1., 1.])
     """
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return full_like(input, 1, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def strided_empty(size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """An unset tensor with strides of its own."""
-    size, stride = tuple(size), tuple(stride)
-    check(len(size) == len(stride) and min((*size, *stride), default=0) >= 0, "empty_strided",
-          "as many strides as sizes, none negative", size, stride)
+    only_strided("empty_strided", layout)
+    size, stride, fits = tuple(size), tuple(stride), "as many strides as sizes, none negative"
+    check(len(size) == len(stride) and min((*size, *stride), default=0) >= 0, "empty_strided", fits, size, stride)
     return _finish(empty_strided(size, stride, _kind(dtype), as_device(device)), requires_grad)
 
 
@@ -206,11 +211,11 @@ def empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=Non
     >>> import tritorch as torch; torch.empty_permuted((2, 3, 5), (1, 2, 0)).stride()
     (1, 10, 2)
     """
+    only_strided("empty_permuted", layout)
     size, order = tuple(size), tuple(physical_layout)
     fits = sorted(order) == list(range(len(size)))
     check(fits, "empty_permuted", f"each dim from 0 to {len(size) - 1} once as physical_layout", None if fits else order)
-    made = empty_strided(size, ordered_strides(size, order[::-1]), _kind(dtype), as_device(device))
-    return _finish(made, requires_grad, pin_memory)
+    return _finish(empty_strided(size, ordered_strides(size, order[::-1]), _kind(dtype), as_device(device)), requires_grad, pin_memory)
 
 
 # ------------------------------------------------------------------ sequences
@@ -220,8 +225,8 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     >>> import tritorch as torch; torch.arange(1, 2, 0.25)
     tensor([1.0000, 1.2500, 1.5000, 1.7500])
     """
-    if end is None:
-        start, end = 0, start
+    only_strided("arange", layout)
+    start, end = (0, start) if end is None else (start, end)
     start, end, step = [v.item() if isinstance(v, Tensor) else v for v in (start, end, step)]
     check(not any(isinstance(v, complex) for v in (start, end, step)), "arange", "real numbers", start, end, step)
     check(step != 0, "arange", "a step other than 0", step)
@@ -249,7 +254,7 @@ def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_g
     tensor([[1., 0.],
             [0., 1.]])
     """
-    made = zeros(n, n if m is None else m, dtype=dtype, device=device)
+    made = zeros(n, n if m is None else m, dtype=dtype, layout=layout, device=device)
     copy.fill_(made.diagonal(), 1)
     return _into(out, made, requires_grad)
 
@@ -340,35 +345,39 @@ def _inferred(data):
 
 def scalar_tensor(s, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """A 0-dim tensor of the default floating type."""
-    return tensor(s, dtype=_kind(dtype), device=device, requires_grad=requires_grad)
+    return full((), s, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad)
 
 
 # ------------------------------------------------------------------ as methods: the dtype and device of a tensor
 def new_tensor(input, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`tensor(data)` with this tensor's dtype and device."""
+    only_strided("new_tensor", layout)
     return tensor(data, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`full` with this tensor's dtype and device."""
-    return full(size, fill_value, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    return full(size, fill_value, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
 
 def new_zeros(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`zeros` with this tensor's dtype and device."""
-    return full(_sizes(sizes, size), 0, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    return new_full(input, _sizes(sizes, size), 0, dtype=dtype, device=device, requires_grad=requires_grad, layout=layout)
 
 
 def new_ones(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`ones` with this tensor's dtype and device."""
-    return full(_sizes(sizes, size), 1, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    return new_full(input, _sizes(sizes, size), 1, dtype=dtype, device=device, requires_grad=requires_grad, layout=layout)
 
 
 def new_empty_method(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`empty` with this tensor's dtype and device."""
-    return empty(_sizes(sizes, size), dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    return empty(_sizes(sizes, size), dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
 
 def new_empty_strided(input, size, stride, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):
     """`empty_strided` with this tensor's dtype and device."""
-    return strided_empty(size, stride, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
+    dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    return strided_empty(size, stride, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)

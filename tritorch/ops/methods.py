@@ -17,6 +17,7 @@ from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
 from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse, sentence
+from tritorch.layout import strided
 from tritorch.ops import (
     activation,
     attention_bias,
@@ -306,7 +307,7 @@ def attach():
     Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
     Tensor.polygamma, Tensor.polygamma_ = public(gamma_functions.polygamma_of), in_place(gamma_functions.polygamma_of)
     Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
-    Tensor.layout = "strided"
+    Tensor.layout = strided
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)

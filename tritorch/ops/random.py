@@ -11,6 +11,7 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, chosen, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check, no_sizes, sentence, whole_numbers
+from tritorch.layout import only_strided
 from tritorch.ops.binomial import binomial  # noqa: F401
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.complex import view_as_complex, view_as_real
@@ -73,6 +74,7 @@ def rand(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, d
     >>> torch.rand(2, generator=torch.Generator().manual_seed(0))
     tensor([0.3990, 0.8805])
     """
+    only_strided("rand", layout)
     return made(random_uniform, size_of(sizes, size), 0.0, 1.0, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad,
                 pin_memory)
 
@@ -84,6 +86,7 @@ def randn(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, 
     >>> torch.randn(2, 3).shape
     tritorch.Size([2, 3])
     """
+    only_strided("randn", layout)
     return made(random_normal, size_of(sizes, size), 0.0, 1.0, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad,
                 pin_memory)
 
@@ -96,6 +99,7 @@ def randint(*args, low=None, high=None, size=None, generator=None, out=None, dty
     >>> torch.randint(3, 5, (4,)).dtype
     tritorch.int64
     """
+    only_strided("randint", layout)
     args = list(args)
     size = args.pop() if size is None and args else size
     high = args.pop() if high is None and args else high
@@ -111,6 +115,7 @@ def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=Non
     >>> sorted(torch.randperm(4).tolist())
     [0, 1, 2, 3]
     """
+    only_strided("randperm", layout)
     if chosen(dtype if out is None else out.dtype, int64).is_complex:
         raise NotImplementedError(sentence("randperm", "a real dtype", dtype))
     keys = made(random_integers, (n,), -1 << 63, 1 << 63, int64, device if out is None else out.device, generator)
@@ -127,6 +132,7 @@ def rand_like(input, *, generator=None, dtype=None, layout=None, device=None, re
     >>> torch.rand_like(torch.ones(2, 3, dtype=torch.float64)).dtype
     tritorch.float64
     """
+    only_strided("rand_like", layout)
     return like(random_uniform, input, 0.0, 1.0, dtype, device, generator, requires_grad, memory_format)
 
 
@@ -137,6 +143,7 @@ def randn_like(input, *, generator=None, dtype=None, layout=None, device=None, r
     >>> torch.randn_like(torch.ones(2, 3)).shape
     tritorch.Size([2, 3])
     """
+    only_strided("randn_like", layout)
     return like(random_normal, input, 0.0, 1.0, dtype, device, generator, requires_grad, memory_format)
 
 
@@ -148,6 +155,7 @@ def randint_like(input, *args, low=None, high=None, generator=None, dtype=None, 
     >>> torch.randint_like(torch.zeros(3, dtype=torch.int64), 5, 6)
     tensor([5, 5, 5])
     """
+    only_strided("randint_like", layout)
     args = list(args)
     high = args.pop() if high is None and args else high
     low = args.pop() if low is None and args else low or 0
@@ -165,6 +173,7 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None
     >>> torch.normal(torch.zeros(3), torch.ones(3)).shape, torch.normal(2.0, 0.1, (2, 2)).shape
     (tritorch.Size([3]), tritorch.Size([2, 2]))
     """
+    only_strided("normal", layout)
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         check(size is not None, "normal", "a size when mean and std are numbers", size, error=TypeError)
         check(std >= 0, "normal", "std ≥ 0", std)

@@ -2,6 +2,7 @@
 from tritorch.device import as_device
 from tritorch.dtype import types
 from tritorch.errors import check, real_numbers, sentence, whole_numbers
+from tritorch.layout import only_strided
 from tritorch.ops import copy, pointwise
 from tritorch.ops.create import _into, ramp
 from tritorch.tensor import Tensor
@@ -26,6 +27,7 @@ def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=Non
     >>> import tritorch as torch; torch.linspace(0, 1, 5), torch.linspace(0, 1j, 3)
     (tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000]), tensor([0.+0.0000j, 0.+0.5000j, 0.+1.0000j]))
     """
+    only_strided("linspace", layout)
     start, end, dtype = _ends("linspace", start, end, out.dtype if dtype is None and out is not None else dtype)
     steps, = whole_numbers("linspace", "steps", (steps,))
     check(steps >= 0, "linspace", "steps of at least 0", steps)
@@ -44,6 +46,7 @@ def logspace(start, end, steps, base=10.0, *, out=None, dtype=None, layout=None,
     >>> torch.logspace(0, 3, 4)
     tensor([   1.,   10.,  100., 1000.])
     """
+    only_strided("logspace", layout)
     start, end, dtype = _ends("logspace", start, end, out.dtype if dtype is None and out is not None else dtype)
     wide = types.complex128 if dtype.is_complex else types.float64
     exponents = linspace(start, end, steps, dtype=wide, device=device)

@@ -5,6 +5,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, whole_numbers
+from tritorch.layout import only_strided
 from tritorch.ops import create, slicing, view
 from tritorch.ops.copy import deliver, transfer
 from tritorch.ops.shaping import atleast_2d, cat
@@ -145,6 +146,7 @@ def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
     tensor([[0, 1, 1],
             [0, 0, 1]])
     """
+    only_strided("tril_indices", layout)
     return _triangle_indices(np.tril, row, col, offset, dtype, device)
 
 
@@ -156,4 +158,5 @@ def triu_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
     tensor([[0, 0, 0, 1, 1],
             [0, 1, 2, 1, 2]])
     """
+    only_strided("triu_indices", layout)
     return _triangle_indices(np.triu, row, col, offset, dtype, device)

@@ -256,8 +256,8 @@ def view(input, *shape, size=None):
     tritorch.Size([2, 2])
     """
     shape = shape if size is None else (size,)
-    if len(shape) == 1 and hasattr(shape[0], "itemsize"):
-        return view_as_dtype(input, shape[0])
+    if len(shape) == 1 and isinstance(shape[0], types.dtype):
+        return view_as_dtype(input, types.as_dtype(shape[0]))
     return view_as_shape(input, as_sizes(shape))
 
 

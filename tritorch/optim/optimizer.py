@@ -3,7 +3,9 @@ import functools
 import itertools
 import warnings
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 from copy import deepcopy
+from typing import Any, TypeAlias
 
 from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.cuda.watching import watched
@@ -14,6 +16,7 @@ from tritorch.ops.create import full
 from tritorch.profiler.recorder import record_function
 from tritorch.tensor import Tensor, swaps
 
+ParamsT: TypeAlias = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 required = object()                                                      # a default that every group must give itself
 _pre_hooks, _post_hooks = OrderedDict(), OrderedDict()                   # of all optimizers
 

@@ -9,6 +9,9 @@
 """
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+PyTree = Any
 
 
 def _dict_flatten(d):
@@ -17,6 +20,14 @@ def _dict_flatten(d):
 
 def _dict_unflatten(values, context):
     return dict(zip(context, values))
+
+
+def _namedtuple_flatten(d):
+    return list(d), type(d)
+
+
+def _namedtuple_unflatten(values, context):
+    return context(*values)
 
 
 # type → (its children and what else makes it, how it is made of them)
@@ -28,7 +39,7 @@ _nodes = {
     defaultdict: (lambda d: (list(d.values()), [d.default_factory, list(d)]),
                   lambda children, context: defaultdict(context[0], zip(context[1], children))),
     deque: (lambda q: (list(q), q.maxlen), lambda children, maxlen: deque(children, maxlen)),
-    "namedtuple": (lambda x: (list(x), type(x)), lambda children, kind: kind(*children)),
+    "namedtuple": (_namedtuple_flatten, _namedtuple_unflatten),
 }
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 

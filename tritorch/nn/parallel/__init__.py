@@ -2,8 +2,9 @@
 import importlib
 
 from tritorch.nn.parallel.data_parallel import DataParallel, data_parallel
+from tritorch.nn.parallel.scatter_gather import gather, scatter
 
-__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
+__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel", "gather", "scatter"]
 
 
 def __getattr__(name):

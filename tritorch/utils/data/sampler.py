@@ -65,7 +65,8 @@ class RandomSampler(Sampler[int]):
         n, count = len(self.data_source), self.num_samples
         generator = Generator().manual_seed(drawn_seed()) if self.generator is None else self.generator
         if self.replacement:
-            yield from randint(n, (count,), generator=generator, device="cpu").tolist()
+            for start in range(0, count, 32):                            # a few at a time: there may be more than memory holds
+                yield from randint(n, (min(32, count - start),), generator=generator, device="cpu").tolist()
             return
         for start in range(0, count, n):
             yield from randperm(n, generator=generator, device="cpu").tolist()[:count - start]

@@ -1,0 +1,170 @@
+"""Names beside operators that programs and libraries import or ask: what they give, and what they refuse."""
+import pickle
+from collections import namedtuple
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import tritorch as torch
+from tritorch import nn
+from tritorch.nn.parallel.scatter_gather import gather, scatter, scatter_kwargs
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def refused(kind, *calls):
+    for call in calls:
+        with pytest.raises(kind):
+            call()
+
+
+def test_layouts():
+    assert isinstance(torch.strided, torch.layout) and X.layout is torch.strided and repr(torch.sparse_csr) == "tritorch.sparse_csr"
+    others = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc, torch.jagged}
+    assert len(others) == 6 and X.layout not in others and pickle.loads(pickle.dumps(torch.strided)) is torch.strided
+    calls = [lambda k: torch.zeros(2, layout=k), lambda k: torch.ones(2, layout=k), lambda k: torch.empty(2, layout=k),
+             lambda k: torch.full((2,), 1.0, layout=k), lambda k: torch.arange(2, layout=k), lambda k: torch.linspace(0, 1, 2, layout=k),
+             lambda k: torch.logspace(0, 1, 2, layout=k), lambda k: torch.eye(2, layout=k), lambda k: torch.zeros_like(X, layout=k),
+             lambda k: torch.ones_like(X, layout=k), lambda k: torch.empty_like(X, layout=k), lambda k: torch.full_like(X, 1, layout=k),
+             lambda k: X.new_zeros(2, layout=k), lambda k: X.new_ones(2, layout=k), lambda k: X.new_empty(2, layout=k),
+             lambda k: X.new_full((2,), 1, layout=k), lambda k: X.new_tensor([1.0], layout=k), lambda k: torch.rand(2, layout=k),
+             lambda k: torch.randn(2, layout=k), lambda k: torch.randint(3, (2,), layout=k), lambda k: torch.randperm(2, layout=k),
+             lambda k: torch.rand_like(X, layout=k), lambda k: torch.empty_strided((2,), (1,), layout=k),
+             lambda k: torch.tril_indices(2, 2, layout=k), lambda k: torch.scalar_tensor(1.0, layout=k)]
+    for make in calls:
+        assert make(torch.strided).layout is make(None).layout is torch.strided
+        refused(TypeError, lambda make=make: make("strided"))
+        with pytest.raises(NotImplementedError, match="layout strided"):
+            make(torch.sparse_coo)
+
+
+def test_rows_of_tensors():
+    from tritorch._utils import _element_size, _flatten_dense_tensors, _get_device_index, _unflatten_dense_tensors
+
+    given = [X.t().clone().requires_grad_(), torch.tensor(7.0), torch.ones(0, 2)]
+    flat = _flatten_dense_tensors(given)
+    back = _unflatten_dense_tensors(flat, given)
+    assert flat.tolist() == [0, 3, 1, 4, 2, 5, 7] and [x.shape for x in back] == [x.shape for x in given]
+    assert all(torch.equal(a, b) for a, b in zip(back, given)) and back[0].data_ptr() == flat.data_ptr()
+    flat.sum().backward()
+    assert given[0].grad.tolist() == [[1, 1]] * 3 and _unflatten_dense_tensors(torch.zeros(0), []) == ()
+    assert _element_size(torch.bfloat16) == 2 and _get_device_index(3) == 3 and _get_device_index("cpu", allow_cpu=True) == -1
+    refused(ValueError, lambda: _get_device_index("cpu"), lambda: _get_device_index(None))
+    refused(RuntimeError, lambda: _element_size(float), lambda: _unflatten_dense_tensors(torch.zeros(1), [X]))
+
+
+def test_conditions():
+    kinds = {"_check": RuntimeError, "_check_index": IndexError, "_check_value": ValueError, "_check_type": TypeError,
+             "_check_not_implemented": NotImplementedError}
+    for name, kind in kinds.items():
+        check = getattr(torch, name)
+        assert check(True) is None and check(True, "never asked") is None
+        with pytest.raises(kind, match="seven 7"):
+            check(False, lambda: "seven 7")
+        refused(kind, lambda check=check: check(False))
+        refused(TypeError, lambda check=check: check(1), lambda check=check: check(torch.tensor(True)))
+    refused(TypeError, lambda: torch._check(False, "no function"), lambda: torch._check_tensor_all(True),
+            lambda: torch._check_tensor_all(torch.tensor([1])))
+    assert torch._check_tensor_all(X >= 0) is None and torch._check_is_size(3, max=3) is None and torch._assert_async(X[0, 1]) is None
+    refused(RuntimeError, lambda: torch._check_tensor_all(X > 0), lambda: torch._check_is_size(-1), lambda: torch._check_is_size(4, max=3),
+            lambda: torch._assert_async(X), lambda: torch._assert_async(X[:1, :0]))
+    with pytest.raises(RuntimeError, match="said so"):
+        torch._assert_async(torch.tensor(0), "said so")
+
+
+def test_batches_over_devices():
+    Pair = namedtuple("Pair", "a b")
+    cpus, y = ["cpu", "cpu"], X.clone().requires_grad_()
+    first, second = scatter({"x": y, "k": 3, "p": Pair(y, None)}, cpus)
+    assert first["x"].tolist() == X[:1].tolist() and second["p"].a.tolist() == X[1:].tolist() and first["k"] == 3 and second["p"].b is None
+    joined = gather([{"x": p["x"] * 2, "p": p["p"]} for p in (first, second)], "cpu")
+    joined["x"].sum().backward()
+    assert type(joined["p"]) is Pair and torch.equal(joined["p"].a, X) and y.grad.tolist() == [[2] * 3] * 2
+    assert [p[0].shape for p in scatter((X,), cpus, dim=1)] == [(2, 2), (2, 1)] and scatter([], cpus) == [[], []]
+    assert gather([torch.tensor(1.0), torch.tensor(2.0)], -1).tolist() == [1, 2] and gather([None, None], "cpu") is None
+    assert scatter_kwargs((X,), None, cpus)[1] == ({}, {}) and scatter_kwargs((), {"x": X}, cpus)[0] == ((), ())
+    refused(ValueError, lambda: gather([{"x": X}, {"x": X, "y": X}], "cpu"))
+    assert nn.parallel.gather is gather and nn.parallel.scatter is scatter
+
+
+def test_devices_that_are_not_there():
+    for place, kind in ((torch.xpu, AssertionError), (torch.mps, RuntimeError)):
+        assert not place.is_available() and place.device_count() == 0 and place.manual_seed(1) is None
+        refused(kind, place.synchronize)
+    assert torch.xpu.empty_cache() is None and torch.xpu.memory_allocated() == 0 and not torch.xpu.is_bf16_supported()
+    refused(AssertionError, torch.xpu.current_device, lambda: torch.xpu.set_device(0))
+    refused(RuntimeError, torch.mps.empty_cache, torch.mps.current_allocated_memory)
+
+
+def test_devices_that_can_only_be_named():
+    for name in ("meta", "mps", "xpu:1", "hpu", "xla"):
+        place = torch.device(name)
+        assert str(place) == name and place is torch.device(place) and place == torch.device(name) and place != X.device
+        assert pickle.loads(pickle.dumps(place)) is place
+        for make in (lambda: torch.zeros(2, device=place), lambda: torch.empty(2, device=name), lambda: X.to(place), lambda: X.to(name),
+                     lambda: torch.tensor(1.0, device=name), lambda: nn.Linear(2, 2).to(place), lambda: nn.Linear(2, 2, device=name),
+                     lambda: torch.randn(2, device=place), lambda: X.new_zeros(2, device=place), lambda: torch.zeros_like(X, device=name),
+                     lambda: torch.Generator(place), lambda: torch.as_tensor([1], device=place), lambda: torch.arange(3, device=name)):
+            with pytest.raises(NotImplementedError, match=name):
+                make()
+        with place:
+            assert torch.get_default_device() is place
+            refused(NotImplementedError, lambda: torch.zeros(2))
+        assert torch.get_default_device() is X.device and torch.zeros(2).device is X.device
+    refused(RuntimeError, lambda: torch.device("gpu"), lambda: torch.device("mps:x"))
+
+
+def test_names_below():
+    c = torch._C
+    assert c._get_tracing_state() is None and c._log_api_usage_once("x") is None and c._get_default_device() == "cpu"
+    assert c._nn._parse_to("cpu", torch.float64) == (torch.device("cpu"), torch.float64, False, None)
+    assert c._nn._parse_to(X, True, memory_format=torch.channels_last) == (X.device, X.dtype, True, torch.channels_last)
+    assert c._LinAlgError is torch.linalg.LinAlgError and c._disabled_torch_function_impl(max, (), (1, 2)) == 2
+    with pytest.raises(OSError, match=r"lib\.so"):
+        torch.ops.load_library("lib.so")
+
+
+@pytest.mark.parametrize("path, names", [
+    ("nn.modules", "Embedding Linear Module MultiheadAttention"), ("nn.modules.lazy", "LazyLinear"),
+    ("nn.modules.module", "_IncompatibleKeys Module"), ("nn.common_types", "_size_2_t _ratio_any_t"),
+    ("optim.optimizer", "ParamsT required"), ("utils.dlpack", "to_dlpack from_dlpack"), ("utils.model_zoo", "load_url tqdm"),
+    ("types", "Number Device Storage _TensorOrTensors _dtype"), ("serialization", "MAP_LOCATION"),
+    ("utils._pytree", "PyTree _namedtuple_flatten _namedtuple_unflatten"), ("distributions.utils", "_standard_normal _sum_rightmost"),
+    ("_dynamo.utils", "is_compile_supported"), ("_dynamo", "OptimizedModule assume_constant_result mark_static_address eval_frame"),
+    ("distributed.constants", "default_pg_timeout"), ("_dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"),
+    ("__config__", "show parallel_info"), ("distributed", "ReduceOp"), ("nn.parallel.scatter_gather", "gather scatter"),
+    ("", "Future UntypedStorage layout")])
+def test_where_programs_import_from(path, names):
+    module = import_module("tritorch" + (path and "." + path))
+    for name in names.split():
+        assert getattr(module, name) is not None
+
+
+def test_what_those_names_are():
+    assert nn.modules.Embedding is nn.Embedding and not hasattr(nn.modules, "functional_") and not hasattr(nn.modules, "Odd")
+    keys = nn.Linear(1, 1).load_state_dict({}, strict=False)
+    assert type(keys) is nn.modules.module._IncompatibleKeys and keys.missing_keys == ["weight", "bias"]
+    assert torch.distributed.ReduceOp.RedOpType is torch.distributed.ReduceOp and isinstance(2, torch.types.Number)
+    assert torch.utils._pytree._namedtuple_unflatten([1, 2], namedtuple("P", "a b")) == (1, 2)
+    from_ = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(X))
+    assert from_.data_ptr() == X.data_ptr() and np.shares_memory(from_.numpy(), X.numpy())
+
+
+def test_dtypes_that_can_only_be_named():
+    for name, bits in (("uint16", 16), ("uint32", 32), ("uint64", 64)):
+        kind = getattr(torch, name)
+        assert repr(kind) == f"tritorch.{name}" and kind.itemsize == bits // 8 and torch.iinfo(kind).max == 2**bits - 1
+        assert not kind.is_signed and not kind.is_floating_point and kind not in (torch.uint8, X.dtype)
+        assert pickle.loads(pickle.dumps(kind)) is kind
+        for make in (lambda: torch.zeros(2, dtype=kind), lambda: X.to(kind), lambda: X.view(kind), lambda: X.sum(dtype=kind),
+                     lambda: torch.tensor([1], dtype=kind), lambda: torch.empty_like(X, dtype=kind), lambda: X.new_zeros(2, dtype=kind),
+                     lambda: torch.promote_types(kind, torch.int32), lambda: nn.Linear(2, 2, dtype=kind),
+                     lambda: torch.can_cast(kind, X.dtype)):
+            with pytest.raises(NotImplementedError, match=name):
+                make()
+
+
+def test_view_takes_numpys_numbers():
+    assert torch.zeros(4).view(np.int64(4)).shape == (4,) and torch.zeros(2, 2).view(np.int32(-1)).shape == (4,)
+    assert torch.zeros(2).view(torch.int16).shape == (4,)

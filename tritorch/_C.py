@@ -1,0 +1,58 @@
+"""The few names below PyTorch's Python that programs use, as far as they mean something here.
+
+>>> import tritorch as torch
+>>> torch._C._get_tracing_state() is None
+True
+"""
+from types import SimpleNamespace as _Namespace
+
+from tritorch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from tritorch.device import as_device, cpu
+from tritorch.errors import LinAlgError as _LinAlgError  # noqa: F401
+from tritorch.errors import OutOfMemoryError  # noqa: F401
+from tritorch.generator import Generator  # noqa: F401
+from tritorch.nn.conversion import _parse_to as _destination
+
+
+class Value:
+    """What a value in a graph of TorchScript would be. There are none: the name is for annotations."""
+
+
+def _get_tracing_state():
+    """Always None: nothing is traced."""
+
+
+def _log_api_usage_once(event):
+    """Nothing: no one counts what is used."""
+
+
+def _get_default_device():
+    """The type of the device of new tensors."""
+    return as_device().type
+
+
+def _get_accelerator():
+    """The device of the accelerator, or of the CPU without one."""
+    from tritorch.accelerator import current_accelerator
+
+    return current_accelerator() or cpu
+
+
+def _disabled_torch_function_impl(func, types, args=(), kwargs=None):
+    """func(*args, **kwargs): what a class of tensors names as its `__torch_function__` to have none."""
+    return func(*args, **(kwargs or {}))
+
+
+def _parse_to(*args, **kwargs):
+    """The arguments of `to` as (device, dtype, non_blocking, memory_format)."""
+    device, dtype, rest = _destination(*args, **kwargs)
+    return None if device is None else as_device(device), dtype, rest.get("non_blocking", False), rest.get("memory_format")
+
+
+def _ignored(switch):
+    """Nothing: there is no TorchScript to switch."""
+
+
+_jit_set_profiling_executor = _jit_set_profiling_mode = _jit_set_texpr_fuser_enabled = _ignored
+_jit_override_can_fuse_on_cpu = _jit_override_can_fuse_on_gpu = _jit_set_nvfuser_enabled = _ignored
+_nn = _Namespace(_parse_to=_parse_to, flatten_dense_tensors=_flatten_dense_tensors, unflatten_dense_tensors=_unflatten_dense_tensors)
