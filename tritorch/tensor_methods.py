@@ -71,3 +71,23 @@ def istft(self, n_fft, hop_length=None, win_length=None, window=None, center=Tru
     """`tritorch.istft` of this tensor."""
     transforms = import_module("tritorch.ops.stft")
     return transforms.istft(self, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex)
+
+
+def record_stream(self, stream):
+    """Keep the memory from being used again before the work now queued on `stream` has run."""
+    from tritorch.cuda.allocator import record_stream
+
+    record_stream(self.storage.owner, stream)
+
+
+def sum_to_size(input, *size, dtype=None):
+    """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
+    size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    lead = len(input.shape) - len(size)
+    if lead < 0 or any(n != 1 and n != m for n, m in zip(size, input.shape[lead:])):
+        raise RuntimeError(sentence("sum_to_size", f"a size that expands to {tuple(input.shape)}", size))
+    ones = tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
+    if lead and not ones:
+        return input.sum(tuple(range(lead)), dtype=dtype)
+    out = input.sum((*range(lead), *ones), keepdim=True, dtype=dtype) if ones else input
+    return out.reshape(size) if lead else out

@@ -15,7 +15,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.compare import addcmul_value
+from tritorch.ops.blends import addcmul_value
 from tritorch.ops.composite import result_dtype
 from tritorch.ops.cross_entropy import (
     CLASSES,

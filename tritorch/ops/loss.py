@@ -150,6 +150,10 @@ def distance(kind, input, target, reduction, size_average, reduce, weight, bend=
                       "rarely what a loss is meant to do",
                       UserWarning, stacklevel=3)
     reduction = legacy_reduction(size_average, reduce, reduction)
+    if kind == "l1" and promote(input, target).is_complex:
+        loss = (input - target).abs()
+        return reduced(loss, reduction) if weight is None else (
+            (loss * weight).sum() / weight.expand_as(loss).sum() if reduction == "mean" else reduced(loss * weight, reduction))
     if weight is None:
         loss = all_terms(kind, input, target, bend, reduction)
         return loss.to(input.dtype) if kind == "huber" else loss

@@ -16,13 +16,14 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse, sentence
+from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
 from tritorch.layout import strided
 from tritorch.ops import (
     activation,
     attention_bias,
     batchnorm,
     bessel,
+    blends,
     compare,
     complex,
     convolution,
@@ -79,8 +80,9 @@ BOTH = {
             rad2deg atan2 arctan2 hypot""",
     compare: """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit
             isclose allclose logical_not logical_and logical_or logical_xor where isreal is_nonzero isin nan_to_num bitwise_not
-            bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min
+            bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift clamp clip clamp_min
             clamp_max gcd lcm""",
+    blends: "lerp addcmul addcdiv",
     activation: "relu prelu hardshrink",
     reduce: "sum nansum mean nanmean prod any all count_nonzero",
     logsumexp: "logsumexp logcumsumexp",
@@ -148,8 +150,9 @@ IN_PLACE = {
             arcsinh arccosh arctanh arctan2""",
     complex: "conj_physical",
     compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor
-            nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv
+            nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
             clamp clip clamp_min clamp_max gcd lcm""",
+    blends: "lerp addcmul addcdiv",
     activation: "relu",
     scan: "cumsum cumprod",
     matmul: "addmm addmv baddbmm addbmm addr",
@@ -301,7 +304,7 @@ def attach():
         setattr(Tensor, special, reflected(surface[name], special))
     for name, kind in CASTS.items():
         setattr(Tensor, name, copy.as_type(kind))
-    for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad, sum_to_size, record_stream):
+    for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad):
         setattr(Tensor, f.__name__, f)
     Tensor.cpu, Tensor.cuda = copy.cpu_, copy.cuda_
     Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
@@ -328,13 +331,6 @@ def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=
     tensor([3., 3.])
     """
     engine.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
-
-
-def record_stream(self, stream):
-    """Keep the memory from being used again before the work now queued on `stream` has run."""
-    from tritorch.cuda.allocator import record_stream
-
-    record_stream(self.storage.owner, stream)
 
 
 def as_number(kind):
@@ -388,18 +384,6 @@ def contains(self, value):
     """Whether some element equals the value."""
     return bool((self == value).any().item())
 
-
-def sum_to_size(input, *size, dtype=None):
-    """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
-    size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
-    lead = len(input.shape) - len(size)
-    if lead < 0 or any(n != 1 and n != m for n, m in zip(size, input.shape[lead:])):
-        raise RuntimeError(sentence("sum_to_size", f"a size that expands to {tuple(input.shape)}", size))
-    ones = tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
-    if lead and not ones:
-        return input.sum(tuple(range(lead)), dtype=dtype)
-    out = input.sum((*range(lead), *ones), keepdim=True, dtype=dtype) if ones else input
-    return out.reshape(size) if lead else out
 
 
 attach()

@@ -5,6 +5,7 @@ from collections import namedtuple
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
+from tritorch.ops.blends import lerp
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.extremes import lowest
 from tritorch.ops.medians import middle, middle_of_all
@@ -103,5 +104,5 @@ def _between(rows, q, interpolation, ignore_nan):
               "nearest": rank.round() - low}[interpolation]
     shape = (*rows.shape[:-1], q.shape[0])
     below, above = [rows.gather(-1, view.expand_to(k, shape)) for k in (low, compare.clamp(low + 1, max=n - 1))]
-    made = compare.lerp(below, compare.where(weight > 0, above, below), weight)
+    made = lerp(below, compare.where(weight > 0, above, below), weight)
     return made if ignore_nan else compare.where(compare.isnan(rows[..., -1:]), float("nan"), made)
