@@ -23,8 +23,8 @@ METHODS = {
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
     "type": typed.type_, **{f.__name__: f for f in (
         typed.new, storage_methods.set_, storage_methods.share_memory_, storage_methods.is_shared, storage_methods.resize_,
-        storage_methods.resize_as_, tensor_methods.map2_, tensor_methods.as_subclass, tensor_methods.module_load, tensor_methods.to_dense, tensor_methods.sum_to_size,
-        tensor_methods.record_stream,
+        storage_methods.resize_as_, tensor_methods.map2_, tensor_methods.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
+        tensor_methods.sum_to_size, tensor_methods.record_stream,
         tensor_methods.stft, tensor_methods.istft,
         copies.narrow_copy, copies.unsafe_chunk, copies.unsafe_split, copies.unsafe_split_with_sizes, counting.nonzero_static, parts.angle,
         parts.frexp, questions.const_data_ptr, questions.dim_order, questions.is_conj, questions.is_distributed, questions.is_neg,

@@ -1,7 +1,7 @@
 """Methods of Tensor that programs for PyTorch meet seldom."""
 from importlib import import_module
 
-from tritorch.errors import check, explained
+from tritorch.errors import check, explained, sentence
 from tritorch.ops import copy, create, view
 from tritorch.tensor import Tensor, alias, refresh
 

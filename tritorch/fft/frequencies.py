@@ -1,6 +1,7 @@
 """The frequencies of a transform's results, and their order."""
 from tritorch.dtype import get_default_dtype
 from tritorch.errors import check, explained, real_numbers, tensors, whole_numbers
+from tritorch.layout import strided
 from tritorch.ops import complex, copy, create, shaping
 from tritorch.shape import wrap_dim
 
@@ -20,7 +21,7 @@ def _frequencies(name, n, d, options, count, negative):
 
 
 @explained
-def fftfreq(n, d=1.0, *, out=None, dtype=None, layout="strided", device=None, requires_grad=False):
+def fftfreq(n, d=1.0, *, out=None, dtype=None, layout=strided, device=None, requires_grad=False):
     """The frequencies of what `fft` gives for n samples that are d apart: 0, 1, …, then negative ones, up to -1, over n d.
 
     >>> import tritorch as torch; torch.fft.fftfreq(5)
@@ -32,7 +33,7 @@ def fftfreq(n, d=1.0, *, out=None, dtype=None, layout="strided", device=None, re
 
 
 @explained
-def rfftfreq(n, d=1.0, *, out=None, dtype=None, layout="strided", device=None, requires_grad=False):
+def rfftfreq(n, d=1.0, *, out=None, dtype=None, layout=strided, device=None, requires_grad=False):
     """The frequencies of what `rfft` gives for n samples that are d apart: 0, 1, …, n/2 over n d.
 
     >>> import tritorch as torch; torch.fft.rfftfreq(5)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tritorch.dtype import get_default_dtype, types
 from tritorch.errors import check, explained
+from tritorch.layout import strided
 from tritorch.ops.create import tensor
 
 __all__ = ["bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann", "kaiser",
@@ -20,7 +21,7 @@ BLACKMAN, NUTTALL = (0.42, 0.5, 0.08), (0.3635819, 0.4891775, 0.1365995, 0.01064
 
 def _window(name, M, sym, options, shape):
     """`shape(k, N)`: the samples k of a symmetric window of N."""
-    check(options["layout"] == "strided", name, "the layout strided", options["layout"], error=ValueError)
+    check(options["layout"] is strided, name, "the layout strided", options["layout"], error=ValueError)
     dtype = get_default_dtype() if options["dtype"] is None else options["dtype"]
     check(dtype in (types.float32, types.float64), name, "float32 or float64", dtype, error=ValueError)
     try:
@@ -50,7 +51,7 @@ def _kaiser(beta):
 
 
 @explained
-def bartlett(M, *, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def bartlett(M, *, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """A triangle: 1 - |2k / (M - 1) - 1|.
 
     >>> import tritorch as torch; torch.signal.windows.bartlett(5)
@@ -60,7 +61,7 @@ def bartlett(M, *, sym=True, dtype=None, layout="strided", device=None, requires
 
 
 @explained
-def general_cosine(M, *, a, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def general_cosine(M, *, a, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """Σ (-1)^i a_i cos(2π i k / (M - 1)) for the coefficients a.
 
     >>> import tritorch as torch; torch.signal.windows.general_cosine(4, a=[0.5, 0.5])
@@ -73,7 +74,7 @@ def general_cosine(M, *, a, sym=True, dtype=None, layout="strided", device=None,
 
 
 @explained
-def general_hamming(M, *, alpha=0.54, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def general_hamming(M, *, alpha=0.54, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """α - (1 - α) cos(2π k / (M - 1)).
 
     >>> import tritorch as torch; torch.signal.windows.general_hamming(3, alpha=0.6)
@@ -84,7 +85,7 @@ def general_hamming(M, *, alpha=0.54, sym=True, dtype=None, layout="strided", de
 
 
 @explained
-def hamming(M, *, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def hamming(M, *, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """0.54 - 0.46 cos(2π k / (M - 1)).
 
     >>> import tritorch as torch; torch.signal.windows.hamming(3)
@@ -94,7 +95,7 @@ def hamming(M, *, sym=True, dtype=None, layout="strided", device=None, requires_
 
 
 @explained
-def hann(M, *, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def hann(M, *, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """½ - ½ cos(2π k / (M - 1)) = sin²(π k / (M - 1)).
 
     >>> import tritorch as torch; torch.signal.windows.hann(4, sym=False)
@@ -104,7 +105,7 @@ def hann(M, *, sym=True, dtype=None, layout="strided", device=None, requires_gra
 
 
 @explained
-def blackman(M, *, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def blackman(M, *, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """0.42 - 0.5 cos(2π k / (M - 1)) + 0.08 cos(4π k / (M - 1)).
 
     >>> import tritorch as torch; torch.signal.windows.blackman(5)[1:4]
@@ -114,7 +115,7 @@ def blackman(M, *, sym=True, dtype=None, layout="strided", device=None, requires
 
 
 @explained
-def nuttall(M, *, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def nuttall(M, *, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """Four cosines whose sides fall off quickly: Nuttall, Some Windows with Very Good Sidelobe Behavior, 1981.
 
     >>> import tritorch as torch; torch.signal.windows.nuttall(5)[1:4]
@@ -124,7 +125,7 @@ def nuttall(M, *, sym=True, dtype=None, layout="strided", device=None, requires_
 
 
 @explained
-def cosine(M, *, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def cosine(M, *, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """sin(π (k + ½) / M).
 
     >>> import tritorch as torch; torch.signal.windows.cosine(3)
@@ -135,7 +136,7 @@ def cosine(M, *, sym=True, dtype=None, layout="strided", device=None, requires_g
 
 
 @explained
-def exponential(M, *, center=None, tau=1.0, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def exponential(M, *, center=None, tau=1.0, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """exp(-|k - center| / τ); the center, which a symmetric window has in its middle, may be given for a periodic one.
 
     >>> import tritorch as torch; torch.signal.windows.exponential(3)
@@ -148,7 +149,7 @@ def exponential(M, *, center=None, tau=1.0, sym=True, dtype=None, layout="stride
 
 
 @explained
-def gaussian(M, *, std=1.0, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def gaussian(M, *, std=1.0, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """exp(-(k - (M - 1) / 2)² / (2 std²)).
 
     >>> import tritorch as torch; torch.signal.windows.gaussian(3)
@@ -160,7 +161,7 @@ def gaussian(M, *, std=1.0, sym=True, dtype=None, layout="strided", device=None,
 
 
 @explained
-def kaiser(M, *, beta=12.0, sym=True, dtype=None, layout="strided", device=None, requires_grad=False):
+def kaiser(M, *, beta=12.0, sym=True, dtype=None, layout=strided, device=None, requires_grad=False):
     """I₀(β √(1 - (2k / (M - 1) - 1)²)) / I₀(β), I₀ the modified Bessel function of order 0. Kaiser and Schafer 1980.
 
     >>> import tritorch as torch; torch.signal.windows.kaiser(3, beta=2.0)
@@ -185,7 +186,7 @@ def _older(name, window_length, periodic, shape, *, dtype, layout, device, pin_m
 
 
 @explained
-def bartlett_window(window_length, periodic=True, *, dtype=None, layout="strided", device=None, pin_memory=False, requires_grad=False):
+def bartlett_window(window_length, periodic=True, *, dtype=None, layout=strided, device=None, pin_memory=False, requires_grad=False):
     """A triangle, `signal.windows.bartlett`, periodic unless told otherwise.
 
     >>> import tritorch as torch; torch.bartlett_window(4)
@@ -196,14 +197,14 @@ def bartlett_window(window_length, periodic=True, *, dtype=None, layout="strided
 
 
 @explained
-def blackman_window(window_length, periodic=True, *, dtype=None, layout="strided", device=None, pin_memory=False, requires_grad=False):
+def blackman_window(window_length, periodic=True, *, dtype=None, layout=strided, device=None, pin_memory=False, requires_grad=False):
     """`signal.windows.blackman`, periodic unless told otherwise."""
     return _older("blackman_window", window_length, periodic, _cosines(BLACKMAN), dtype=dtype, layout=layout, device=device,
                   pin_memory=pin_memory, requires_grad=requires_grad)
 
 
 @explained
-def hamming_window(window_length, periodic=True, alpha=0.54, beta=0.46, *, dtype=None, layout="strided", device=None, pin_memory=False,
+def hamming_window(window_length, periodic=True, alpha=0.54, beta=0.46, *, dtype=None, layout=strided, device=None, pin_memory=False,
                    requires_grad=False):
     """α - β cos(2π k / N), periodic unless told otherwise.
 
@@ -215,7 +216,7 @@ def hamming_window(window_length, periodic=True, alpha=0.54, beta=0.46, *, dtype
 
 
 @explained
-def hann_window(window_length, periodic=True, *, dtype=None, layout="strided", device=None, pin_memory=False, requires_grad=False):
+def hann_window(window_length, periodic=True, *, dtype=None, layout=strided, device=None, pin_memory=False, requires_grad=False):
     """`signal.windows.hann`, periodic unless told otherwise.
 
     >>> import tritorch as torch; torch.hann_window(4)
@@ -226,7 +227,7 @@ def hann_window(window_length, periodic=True, *, dtype=None, layout="strided", d
 
 
 @explained
-def kaiser_window(window_length, periodic=True, beta=12.0, *, dtype=None, layout="strided", device=None, pin_memory=False,
+def kaiser_window(window_length, periodic=True, beta=12.0, *, dtype=None, layout=strided, device=None, pin_memory=False,
                   requires_grad=False):
     """`signal.windows.kaiser`, periodic unless told otherwise."""
     return _older("kaiser_window", window_length, periodic, _kaiser(beta), dtype=dtype, layout=layout, device=device,
