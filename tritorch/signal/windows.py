@@ -178,7 +178,7 @@ def _older(name, window_length, periodic, shape, *, dtype, layout, device, pin_m
         window_length = operator.index(window_length)
     except TypeError:
         check(False, name, "a whole number as window_length", repr(window_length), error=TypeError)
-    check(layout is None or layout == "strided", name, "the layout strided", layout)
+    check(layout is None or layout is strided, name, "the layout strided", layout)
     check(window_length >= 0, name, "a window_length of at least 0", window_length)
     dtype = get_default_dtype() if dtype is None else dtype
     check(dtype.is_floating_point, name, "a floating dtype", dtype)
