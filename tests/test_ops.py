@@ -4,7 +4,7 @@ import pytest
 import tritorch as torch
 import tritorch.linalg
 import tritorch.nn
-import tritorch.ops.embedded
+import tritorch.ops.embedded_values
 import tritorch.optim
 import tritorch.special  # noqa: F401  the operators that only these load have cards as well
 from tritorch.testing import CHECKS, problems
