@@ -215,7 +215,7 @@ def test_conversion_keeps_the_parameters():
     assert net.to(torch.ones(1, dtype=torch.float64)).scale.dtype is torch.float64
     assert net.to("cpu", torch.float32).scale.dtype is torch.float32 and net.cpu() is net
     assert net.to(dtype=torch.float16, non_blocking=True).scale.dtype is torch.float16
-    with pytest.raises(TypeError, match="expected a floating dtype, got tritorch"):
+    with pytest.raises(TypeError, match="expected a floating or complex dtype, got tritorch"):
         net.to(torch.int64)
     assert net.to_empty(device="cpu").scale.shape == (2,)
 

@@ -21,6 +21,11 @@ def mul(x, y):
 
 
 @triton.jit
+def mul_conjugate(x, y):
+    return x[0] * y[0] + x[1] * y[1], x[1] * y[0] - x[0] * y[1]
+
+
+@triton.jit
 def div(x, y):
     """By Smith's way (1962): divided through by the larger part of y, so that squares neither overflow nor vanish."""
     flat = tl.abs(y[0]) >= tl.abs(y[1])

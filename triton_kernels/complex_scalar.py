@@ -6,7 +6,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from triton_kernels import scalar
-from triton_kernels.complex_arithmetic import addcdiv, addcmul, div, lerp, minus, mul, plus, reciprocal, square  # noqa: F401
+from triton_kernels.complex_arithmetic import addcdiv, addcmul, div, lerp, minus, mul, mul_conjugate, plus, reciprocal, square  # noqa: F401
 from triton_kernels.complex_exponentials import (  # noqa: F401
     exp,
     exp2,

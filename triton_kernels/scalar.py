@@ -38,6 +38,11 @@ def mul(x, y):
 
 
 @triton.jit
+def mul_conjugate(x, y):
+    return x * y
+
+
+@triton.jit
 def div(x, y):
     if x.dtype == tl.float32:
         return tl.div_rn(x, y)                                           # the plain division of float32 is 2 ulp

@@ -1356,7 +1356,7 @@ def load(f, map_location=..., weights_only=..., mmap=...) -> Any:
     """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file."""
     ...
 def log(input) -> Tensor:
-    """The natural logarithm."""
+    """The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π]."""
     ...
 def log10(input) -> Tensor:
     """The logarithm to base 10."""
@@ -1659,7 +1659,7 @@ def positive(input) -> Any:
     """The tensor itself."""
     ...
 def pow(input, other) -> Tensor:
-    """input to the power of other, elementwise, broadcast."""
+    """input to the power of other, elementwise, broadcast; of complex numbers e^(other · log(input))."""
     ...
 def prelu(input, weight) -> Any:
     """input above 0, weight · input below, with one weight for all or one for each channel (dim 1)."""
@@ -1947,7 +1947,7 @@ def spmm(input, mat2, out_dtype=..., *, out=...) -> Any:
     """Product of two matrices; out_dtype may be float32 beside half types."""
     ...
 def sqrt(input) -> Tensor:
-    """The square root; NaN below 0."""
+    """The square root; NaN below 0, of complex numbers the one on the right."""
     ...
 def sqrt_(self, *args, **kw) -> Any:
     """`sqrt` written into the tensor itself."""

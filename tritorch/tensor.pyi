@@ -262,7 +262,7 @@ class Tensor:
         """The tensor itself."""
         ...
     def __pow__(input, other) -> Tensor:
-        """input to the power of other, elementwise, broadcast."""
+        """input to the power of other, elementwise, broadcast; of complex numbers e^(other · log(input))."""
         ...
     def __radd__(input, other, alpha=...) -> Tensor:
         """input + alpha · other, elementwise, broadcast."""
@@ -671,6 +671,9 @@ class Tensor:
         ...
     def conj_physical(input, *, out=...) -> Any:
         """The conjugate, as `conj`."""
+        ...
+    def conj_physical_(self, *args, **kw) -> Any:
+        """`conj_physical` written into the tensor itself."""
         ...
     def const_data_ptr(self) -> Any:
         """Address of the first element, for those who only read."""
@@ -1199,7 +1202,7 @@ class Tensor:
         """`lgamma` written into the tensor itself."""
         ...
     def log(input) -> Tensor:
-        """The natural logarithm."""
+        """The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π]."""
         ...
     def log10(input) -> Tensor:
         """The logarithm to base 10."""
@@ -1510,7 +1513,7 @@ class Tensor:
         """The tensor itself."""
         ...
     def pow(input, other) -> Tensor:
-        """input to the power of other, elementwise, broadcast."""
+        """input to the power of other, elementwise, broadcast; of complex numbers e^(other · log(input))."""
         ...
     def pow_(self, *args, **kw) -> Any:
         """`pow` written into the tensor itself."""
@@ -1730,7 +1733,7 @@ class Tensor:
         """Views of the given sizes along a dim."""
         ...
     def sqrt(input) -> Tensor:
-        """The square root; NaN below 0."""
+        """The square root; NaN below 0, of complex numbers the one on the right."""
         ...
     def sqrt_(self, *args, **kw) -> Any:
         """`sqrt` written into the tensor itself."""

@@ -218,7 +218,7 @@ def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=
 
     def gradients(*values):
         given, ws = values[:-count], values[-count:]
-        given = [x.detach().requires_grad_() if j in places and not x.requires_grad else x for j, x in enumerate(given)]
+        given = [x.requires_grad_() if j in places else x for j, x in enumerate(given)]       # what forward mode moves is no leaf yet
         outs = _outputs(func, given)
         pairs = [(o, w) for o, w in zip(outs, ws) if o.requires_grad]
         found = differentiate([o for o, _ in pairs], [given[j] for j in places], [w for _, w in pairs], create_graph=True,

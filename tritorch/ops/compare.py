@@ -11,7 +11,7 @@ from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.elementwise import boolean, floats_or_complex, integers, numbers
 from tritorch.ops.loops import launch_elementwise
-from tritorch.pairs import HOLOMORPHIC, OWN
+from tritorch.pairs import HOLOMORPHIC, OWN, refuse
 from tritorch.tensor import Tensor
 
 K = kernels("compare")
@@ -316,7 +316,9 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None
     home = (elements if isinstance(elements, Tensor) else test_elements).device
     elements, tests = [x if isinstance(x, Tensor) else create.tensor(x, device=home) for x in (elements, test_elements)]
     for x in (elements, tests):
-        check(x.dtype is not types.bool and not x.dtype.is_complex, "isin", "real numbers", x.dtype)
+        check(x.dtype is not types.bool, "isin", "numbers", x.dtype)
+        if x.dtype.is_complex:
+            refuse("isin", x)
     found = eq(elements.unsqueeze(-1), tests.reshape(-1)).any(-1) if tests.numel() else create.zeros_like(elements, dtype=types.bool)
     return copy.deliver(logical_not(found) if invert else found, out, exact=True)
 
@@ -336,6 +338,7 @@ def _lerp_dtype(name, input, end, weight):
     if isinstance(weight, Tensor) and weight.shape:                      # one of no dims is a number
         kinds.add(weight.dtype)
     check(len(kinds) == 1, name, "tensors of one dtype", *kinds)
+    check(not isinstance(weight, complex) or kinds.pop().is_complex, name, "a real weight for real tensors", weight)
     return floats_or_complex(name, input, end)
 
 

@@ -145,6 +145,7 @@ IN_PLACE = {
             digamma copysign xlogy float_power sigmoid logit ldexp nextafter heaviside""",
     trigonometry: """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sinc atan2 hypot deg2rad rad2deg arcsin arccos arctan
             arcsinh arccosh arctanh arctan2""",
+    complex: "conj_physical",
     compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor
             nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv
             clamp clip clamp_min clamp_max gcd lcm""",

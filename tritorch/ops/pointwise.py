@@ -23,7 +23,7 @@ WHOLE = {"integer": True, "low": -20, "high": 20}
 def _scaled(name, doc, ufunc, plain, sign, result):
     """input ± alpha·other; alpha = 1 costs no multiplication."""
     made = binary(name, doc, ufunc, attrs=(("alpha", 1),), result=result, grad_input=lambda g: g,
-                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha), complex=HOLOMORPHIC,
+                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha.conjugate()), complex=OWN,
                   samples=lambda make: [(make(3, 4), make(4), 2)])
 
     def check_alpha(out, alpha):
@@ -74,11 +74,28 @@ mul = binary("mul", """input · other, elementwise, broadcast.
 
     >>> import tritorch as torch; torch.tensor([1.0, 2.0]) * 3
     tensor([3., 6.])
-    """, np.multiply, grad_input=lambda g, other: g * other, grad_other=lambda g, input: g * input,
-             complex=HOLOMORPHIC)
+    """, np.multiply, grad_input=lambda g, other: along(g, other) if g.dtype.is_complex else g * other,
+             grad_other=lambda g, input: along(g, input) if g.dtype.is_complex else g * input, complex=OWN)
+mul_conjugate = binary("mul_conjugate", "input · conj(other), elementwise, broadcast.", lambda x, y: x * np.conj(y), tensors="input other",
+                       grad_input=lambda g, other: g * other, grad_other=lambda g, input: mul_conjugate(input, g), complex=OWN)
+
+
+def conjugated(x):
+    """The conjugate of a tensor or number; real ones themselves, without a copy."""
+    return x.conj() if isinstance(x, Tensor) else x.conjugate()
+
+
+def along(g, slope):
+    """The gradient of an input of which a holomorphic function has this derivative: g · conj(slope) in one pass."""
+    if isinstance(slope, Tensor):
+        return mul_conjugate(g, slope) if slope.dtype.is_complex else g * slope
+    return g * conjugated(slope)
+
+
 div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating, domain=APART,
-                  compute=floating, complex=HOLOMORPHIC,
-                  grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: -g * ((input / other) / other))
+                  compute=floating, complex=OWN,
+                  grad_input=lambda g, other: g / conjugated(other) if g.dtype.is_complex else g / other,
+                  grad_other=lambda g, input, other: along(-g, (input / other) / other))
 
 
 def _no_zeros(name, divided):
@@ -155,7 +172,7 @@ def _pow_grad_input(g, input, other):
 
 def _pow_grad_other(g, input, other, out):
     if isinstance(input, Tensor):
-        log_input = log(input if input.dtype.is_complex or not out.dtype.is_complex else input.to(out.dtype))
+        log_input = log(input.to(out.dtype) if out.dtype.is_complex else input)
     elif input and out.dtype.is_complex:
         log_input = cmath.log(input)
     else:
@@ -181,10 +198,10 @@ def _power(x, y):
     return np.where(below, inverse, np.power(x, np.maximum(y, 0)))
 
 
-pow = binary("pow", """input to the power of other, elementwise, broadcast.
+pow = binary("pow", """input to the power of other, elementwise, broadcast; of complex numbers e^(other · log(input)).
 
-    >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2
-    tensor([1., 4., 9.])
+    >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2, torch.tensor([1j]) ** 2
+    (tensor([1., 4., 9.]), tensor([-1.+0.j]))
     """, _power, result=_power_dtype, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
              complex=HOLOMORPHIC, complex_cpu=complex_arrays.power,
              samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1),
@@ -199,9 +216,9 @@ def float_power(input, exponent, *, out=None):
 
 
 square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype,
-               grad=lambda g, input: g * (input * 2), complex=HOLOMORPHIC)
-sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2),
-             complex=HOLOMORPHIC)
+               grad=lambda g, input: along(g, input * 2), complex=OWN)
+sqrt = unary("sqrt", "The square root; NaN below 0, of complex numbers the one on the right.", np.sqrt, result=floating,
+             domain=APART, grad=lambda g, out: g / (out * 2), complex=HOLOMORPHIC)
 rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART,
               grad=lambda g, out: g * (out * out * out * -0.5), complex=HOLOMORPHIC)
 reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out,
@@ -263,21 +280,19 @@ def positive(input):
 
 
 # ------------------------------------------------------------------ exponentials and logarithms
-exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: g * out, complex=HOLOMORPHIC)
+exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: along(g, out), complex=OWN)
 exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: g * (out * 0.6931471805599453),
              complex=HOLOMORPHIC)
-expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1),
-              complex=HOLOMORPHIC, complex_cpu=complex_arrays.expm1)
-log = unary("log", "The natural logarithm.", np.log, result=floating, domain=APART, grad=lambda g, input: g / input,
-            complex=HOLOMORPHIC)
+expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1), complex=HOLOMORPHIC,
+              complex_cpu=complex_arrays.expm1)
+log = unary("log", "The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π].", np.log, result=floating,
+            domain=APART, grad=lambda g, input: g / input, complex=HOLOMORPHIC)
 log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART,
              grad=lambda g, input: g / (input * 0.6931471805599453), complex=HOLOMORPHIC)
 log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART,
               grad=lambda g, input: g / (input * 2.302585092994046), complex=HOLOMORPHIC)
 log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1),
               complex=HOLOMORPHIC, complex_cpu=complex_arrays.log1p)
-
-
 logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, tensors="input other",
                    result=floats_or_complex, complex=HOLOMORPHIC, complex_cpu=complex_arrays.logaddexp,
                    grad_input=lambda g, input, other: g / (exp(other - input) + 1),
@@ -377,7 +392,7 @@ def ldexp(input, other, *, out=None):
     tensors("ldexp", input=input)
     kind = promote_float(input, other)
     if kind.is_complex:
-        return copy.deliver(mul(input, pow(2.0, other)), out)
+        return copy.deliver(mul(input, pow(2.0, other) if isinstance(other, Tensor) else 2.0 ** other), out)
     other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
     half = trunc(other / 2) if isinstance(other, Tensor) else other // 2
     made = mul(mul(input, pow(2.0, half)), pow(2.0, other - half))

@@ -5,13 +5,13 @@ import numpy as np
 
 from tritorch.ops import complex_arrays
 from tritorch.ops.elementwise import binary, floating, floats, unary
-from tritorch.ops.pointwise import APART, UNIT, mul, rsqrt
-from tritorch.pairs import HOLOMORPHIC, refuse
+from tritorch.ops.pointwise import APART, UNIT, along, mul, rsqrt
+from tritorch.pairs import HOLOMORPHIC, OWN, refuse
 
 holomorphic = functools.partial(unary, result=floating, complex=HOLOMORPHIC)
 
-sin = holomorphic("sin", "The sine, in radians.", np.sin, grad=lambda g, input: g * cos(input))
-cos = holomorphic("cos", "The cosine, in radians.", np.cos, grad=lambda g, input: -g * sin(input))
+sin = unary("sin", "The sine, in radians.", np.sin, result=floating, grad=lambda g, input: along(g, cos(input)), complex=OWN)
+cos = unary("cos", "The cosine, in radians.", np.cos, result=floating, grad=lambda g, input: along(-g, sin(input)), complex=OWN)
 tan = holomorphic("tan", "The tangent, in radians.", np.tan, domain=UNIT, grad=lambda g, out: g * (out * out + 1))
 asin = holomorphic("asin", "The arc sine.", np.arcsin, domain=UNIT, grad=lambda g, input: g * rsqrt(1 - input * input))
 acos = holomorphic("acos", "The arc cosine.", np.arccos, domain=UNIT, grad=lambda g, input: -g * rsqrt(1 - input * input))
