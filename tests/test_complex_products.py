@@ -173,10 +173,33 @@ def test_cholesky_factors(cuda):
         assert torch.linalg.cholesky_ex(torch.tensor(bad, device=where)).info.item() == 3
 
 
+def test_values_on_a_gpu(cuda):
+    h, a = definite(4), numbers(2, 3, 4)
+    for upper in (False, True):
+        H = torch.tensor(np.where((np.triu if upper else np.tril)(np.ones((4, 4))), h, complex("nan")), device=cuda)
+        near(torch.linalg.eigvalsh(H, UPLO="U" if upper else "L"), np.linalg.eigvalsh(h), 1e-11)
+    A = torch.tensor(a, device=cuda)
+    near(torch.linalg.svdvals(A), np.linalg.svd(a, compute_uv=False), 1e-11)
+    near(torch.linalg.svdvals(A.mT), np.linalg.svd(a, compute_uv=False), 1e-11)
+    near(torch.linalg.matrix_norm(A, "nuc"), np.linalg.norm(a, "nuc", (-2, -1)), 1e-11)
+    assert torch.linalg.matrix_rank(A @ A.mH).tolist() == [3, 3] and torch.linalg.svdvals(A[:0]).shape == (0, 3)
+    equal = torch.eye(3, dtype=torch.complex128, device=cuda)            # values that are equal, and still have gradients
+    for f, make in (torch.linalg.eigvalsh, lambda x: x + x.mH), (torch.linalg.svdvals, lambda x: x):
+        x = torch.tensor(numbers(3, 3, seed=2), device=cuda).requires_grad_()
+        here = x.detach().cpu().requires_grad_()
+        first, want = [torch.autograd.grad((f(make(v)) * f(make(v)).exp()).sum(), v, create_graph=True)[0] for v in (x, here)]
+        near(first, want.detach().numpy(), 1e-9)
+        second, want = [torch.autograd.grad(g.abs().square().sum(), v)[0] for g, v in ((first, x), (want, here))]
+        near(second, want.numpy(), 1e-8)
+        y = equal.clone().requires_grad_()
+        near(torch.autograd.grad(f(y).sum(), y)[0], np.eye(3), 1e-11)
+    with pytest.raises(torch.linalg.LinAlgError, match="finite numbers"):
+        torch.linalg.svdvals(A * float("nan"))
+
+
 def test_what_has_no_kernel_names_the_way_out(cuda):
     A = torch.tensor(numbers(3, 3), device=cuda)
-    for f in (torch.linalg.qr, torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svd, torch.linalg.svdvals, torch.linalg.det,
-              torch.linalg.slogdet, torch.linalg.lu_factor):
+    for f in torch.linalg.qr, torch.linalg.eigh, torch.linalg.svd, torch.linalg.det, torch.linalg.slogdet, torch.linalg.lu_factor:
         with pytest.raises(NotImplementedError, match=r"expected real tensors on a GPU, got complex ones; use x.cpu\(\)"):
             f(A)
 

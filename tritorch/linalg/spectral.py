@@ -5,6 +5,7 @@ from tritorch.ops import copy
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import is_lower, symmetric_eigen, symmetric_eigenvalues
+from tritorch.ops.embedded_values import hermitian_values
 from tritorch.ops.general_eigen import general_eigen, general_eigenvalues
 from tritorch.ops.matrices import check_matrices, finite, first_failure, result
 from tritorch.ops.singular import decomposed, values_of
@@ -45,7 +46,10 @@ def eigvalsh(input, UPLO="L", *, out=None):
     tensor([3., 3.])
     """
     check_matrices("linalg.eigvalsh", True, A=input)
-    L, _, info = symmetric_eigenvalues(input, is_lower(UPLO))
+    if input.dtype.is_complex and input.device.type != "cpu":
+        L, info = hermitian_values(input, is_lower(UPLO))
+    else:
+        L, _, info = symmetric_eigenvalues(input, is_lower(UPLO))
     finite("linalg.eigvalsh", info)
     return copy.deliver(L, out, exact=True)
 

@@ -13,7 +13,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import add_slices
 from tritorch.ops.loops import as_number
 from tritorch.ops.tiling import even_parts
-from tritorch.pairs import Parts, as_word
+from tritorch.pairs import Parts, as_word, check_number
 from tritorch.shape import cdiv, is_dense, next_power_of_2, prod
 from tritorch.tensor import strided
 
@@ -36,6 +36,7 @@ def constant_pad(input, pad, value=0.0):
     tensor([0., 1., 1., 0., 0.])
     """
     check(len(pad) % 2 == 0, "pad", "an even number of sizes", pad)
+    check_number("pad", input.dtype, value)
     check(len(pad) // 2 <= input.ndim, "pad", f"at most {input.ndim} pairs of sizes for an input of shape {input.shape}", pad)
     shape = list(input.shape)
     for k in range(0, len(pad), 2):

@@ -190,7 +190,13 @@ def complement(U):
 
 def values_of(name, A):
     """The singular values."""
-    S, _, _, info = singular_values(A)
+    check_matrices(name, A=A)
+    if A.dtype.is_complex and A.device.type != "cpu":
+        from tritorch.ops import embedded_values
+
+        S, info = embedded_values.singular_values(A)
+    else:
+        S, _, _, info = singular_values(A)
     finite(name, info)
     return S
 

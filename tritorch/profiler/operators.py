@@ -39,11 +39,12 @@ NAMES = {
     "bag_maxima": "_embedding_bag", "bag_sums": "_embedding_bag", "ctc_backward": "_ctc_loss_backward", "ctc_rows": "_ctc_loss",
     "random_binomial": "binomial",
     # of matrices
-    "cholesky_factor": "linalg_cholesky_ex", "determinant": "_linalg_det", "general_eigen": "linalg_eig", "general_eigenvalues":
-    "linalg_eigvals", "geqrf_factors": "geqrf", "log_determinant": "_linalg_slogdet", "lu_factors": "linalg_lu_factor_ex", "pseudo_inverse":
-    "linalg_pinv", "qr_factors": "linalg_qr", "reflected": "ormqr", "row_order": "lu_unpack", "singular_values": "linalg_svdvals",
-    "solve_complex": "_linalg_solve_ex", "solve_square": "_linalg_solve_ex", "substitute": "linalg_solve_triangular", "svd_factors":
-    "_linalg_svd", "symmetric_eigen": "_linalg_eigh", "symmetric_eigenvalues": "linalg_eigvalsh",
+    "cholesky_factor": "linalg_cholesky_ex", "determinant": "_linalg_det", "general_eigen": "linalg_eig",
+    "general_eigenvalues": "linalg_eigvals", "geqrf_factors": "geqrf", "log_determinant": "_linalg_slogdet",
+    "lu_factors": "linalg_lu_factor_ex", "pseudo_inverse": "linalg_pinv", "qr_factors": "linalg_qr", "reflected": "ormqr",
+    "row_order": "lu_unpack", "singular_values": "linalg_svdvals", "solve_complex": "_linalg_solve_ex", "solve_square": "_linalg_solve_ex",
+    "substitute": "linalg_solve_triangular", "svd_factors": "_linalg_svd", "symmetric_eigen": "_linalg_eigh",
+    "symmetric_eigenvalues": "linalg_eigvalsh",
     # of lists of tensors
     "cast_all": "_foreach_copy_", "clip_by_norm": "_foreach_mul_", "norm_parts": "_foreach_norm",
     "scale_by": "_amp_foreach_non_finite_check_and_unscale_", "update": "_fused_update_", "update_scale": "_amp_update_scale_",

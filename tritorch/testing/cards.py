@@ -127,7 +127,7 @@ def _check_numeric(op, args, rng):
     _check_direction(weighted_gradient, ins, analytic, rng, f"second order of {what}", op)
 
 
-SYMMETRIC = {"cholesky_factor", "symmetric_eigen", "symmetric_eigenvalues"}                  # of a symmetric input, changed to such ones
+SYMMETRIC = {"cholesky_factor", "symmetric_eigen", "symmetric_eigenvalues", "hermitian"}     # of a symmetric input, changed to such ones
 PHASES = {"symmetric_eigen", "svd_factors", "general_eigen"}             # of complex vectors, on whose phases no loss may depend
 FIRST_ORDER = {}                                                         # operators whose second derivative is not there: name -> reason
 
