@@ -10,7 +10,7 @@ from tritorch.ops import compare, copy, special
 from tritorch.ops.arrays import number, on_arrays
 from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, one_dtype, same, unary
 from tritorch.ops.powers import pow
-from tritorch.ops.slopes import bell_slope, extreme_slope, line_slope, quotient_slope, sign_slope, square_slope
+from tritorch.ops.slopes import bell_slope, divisor_slope, extreme_slope, line_slope, quotient_slope, sign_slope, square_slope
 from tritorch.tensor import Tensor
 
 APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
@@ -73,7 +73,7 @@ mul = binary("mul", """input · other, elementwise, broadcast.
     tensor([3., 6.])
     """, np.multiply, grad_input=lambda g, other: g * other, grad_other=lambda g, input: g * input)
 div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating, domain=APART, compute=floating,
-                  grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: -g * ((input / other) / other))
+                  grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: divisor_slope(g, input, other))
 
 
 def _no_zeros(name, divided):
