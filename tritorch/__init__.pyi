@@ -670,7 +670,7 @@ def cat(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
 def cdist(x1, x2, p=..., compute_mode=...) -> Any:
-    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R). All P · R differences exist at once."""
+    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R)."""
     ...
 def ceil(input) -> Tensor:
     """Rounded up."""
