@@ -97,6 +97,11 @@ def quotient_slope(g, x, factor, more):
 
 
 @triton.jit
+def divisor_slope(g, x, y):
+    return -g * div(div(x, y), y)
+
+
+@triton.jit
 def bell_slope(g, x, factor):
     return (g * (libdevice.exp(-(x * x)) * factor)).to(g.dtype)
 

@@ -25,6 +25,7 @@ from tritorch.ops.indexing import (
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
 from tritorch.ops.shaping import stack
+from tritorch.ops.tally import tally
 from tritorch.ops.within import within
 from tritorch.pairs import OWN
 from tritorch.shape import broadcast_shapes, cdiv, own_dim, prod
@@ -363,12 +364,13 @@ def bincount(input, weights=None, minlength=0):
     """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
     check(len(input.shape) == 1 and not input.dtype.is_floating_point, "bincount", "a vector of integers", input.dtype, input.shape)
     check(minlength >= 0, "bincount", "a minlength of at least 0", minlength)
-    size = max(int(input.max().item()) + 1 if input.numel() else 0, minlength)
-    if input.numel():
-        check(int(input.min().item()) >= 0, "bincount", "integers that are not negative", int(input.min().item()))
-    kind = types.int64 if weights is None else types.float64 if weights.dtype is not types.float32 else types.float32
-    source = create.ones_like(input, dtype=types.int64) if weights is None else weights.to(kind)
-    return create.zeros(size, dtype=kind, device=input.device).index_add(0, input.to(types.int64), source)
+    least, most = stack(list(input.aminmax())).tolist() if input.numel() else (0, -1)
+    check(least >= 0, "bincount", "integers that are not negative", least)
+    size = max(int(most) + 1, minlength)
+    if weights is None:
+        return tally(input, size, 0.0, 0.0, False)
+    kind = types.float64 if weights.dtype is not types.float32 else types.float32
+    return create.zeros(size, dtype=kind, device=input.device).index_add(0, input.to(types.int64), weights.to(kind))
 
 
 def unravel_index(indices, shape):

@@ -11,7 +11,7 @@ from tritorch.ops.arrays import number, on_arrays
 from tritorch.ops.elementwise import binary, floating, floats, floats_or_complex, no_bools, numbers, one_dtype, same, unary
 from tritorch.ops.loops import COMPLEX, SCALAR, launch_elementwise
 from tritorch.ops.powers import pow
-from tritorch.ops.slopes import bell_slope, extreme_slope, line_slope, quotient_slope, sign_slope, square_slope
+from tritorch.ops.slopes import bell_slope, divisor_slope, extreme_slope, line_slope, quotient_slope, sign_slope, square_slope
 from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.tensor import Tensor
 
@@ -96,7 +96,8 @@ def along(g, slope):
 div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating, domain=APART,
                   compute=floating, complex=OWN,
                   grad_input=lambda g, other: g / conjugated(other) if g.dtype.is_complex else g / other,
-                  grad_other=lambda g, input, other: along(-g, (input / other) / other))
+                  grad_other=lambda g, input, other: along(-g, (input / other) / other) if g.dtype.is_complex else (
+                      divisor_slope(g, input, other)))
 
 
 def _no_zeros(name, divided):

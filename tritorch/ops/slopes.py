@@ -22,13 +22,16 @@ def slope(name, doc, cpu, formula, attrs=(), names=("g_out", "input"), **options
     return made
 
 
-def slope_of_two(name, doc, cpu, formula, attrs=(), names=("g_out", "input", "other"), more=()):
-    """The operator of (g, input, other, attributes); `more` are further values of the attributes for the tests."""
+def slope_of_two(name, doc, cpu, formula, attrs=(), names=("g_out", "input", "other"), more=(), apart=False):
+    """The operator of (g, input, other, attributes); `more` are further values of the attributes for the tests, in which with `apart` the
+    last operand is far from 0."""
+    away = {"low": 0.5, "high": 2.0} if apart else {}
+
     def samples(make):
         for values in ([value for _, value in attrs], *more):
-            yield make(3, 4), make(3, 4), make(3, 4), *values
-        yield make(3, 1), make(4), make(), *values
-        yield make(0, 2), make(2), make(2), *values
+            yield make(3, 4), make(3, 4), make(3, 4, **away), *values
+        yield make(3, 1), make(4), make(**away), *values
+        yield make(0, 2), make(2), make(2, **away), *values
 
     made = elementwise.ternary(name, doc, cpu, functions=K, names=names, attrs=attrs, samples=samples)
     made.formula(formula)
@@ -88,6 +91,8 @@ quotient_slope = slope("quotient_slope", "g · factor / (x + more).",
                           lambda g, x, factor, more: g * g.dtype.type(factor) / (x + x.dtype.type(more)),
                           lambda g_out, input, factor, more: g_out * factor / (input + more), attrs=(("factor", 0.5), ("more", 3.0)),
                           complex=OWN)
+divisor_slope = slope_of_two("divisor_slope", "-g · x / y².", lambda g, x, y: -g * ((x / y) / y), lambda g_out, input, other: -g_out * (
+    (input / other) / other), apart=True)
 bell_slope = slope("bell_slope", "g · factor · e^(-x²).", lambda g, x, factor: g * (np.exp(-(x * x)) * x.dtype.type(factor)),
                       lambda g_out, input, factor: g_out * ((-(input * input)).exp() * factor), attrs=(("factor", 1.5),))
 sign_slope = slope("sign_slope", "g · sign(x), 0 for NaN.", lambda g, x: g * np.sign(np.nan_to_num(x, nan=0.0)),

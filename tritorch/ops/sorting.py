@@ -1,4 +1,5 @@
 """Sorting and what rests on it: sort, topk, kthvalue, unique, searchsorted, histc, histogram."""
+import math
 from collections import namedtuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from tritorch.ops.indexing import finish, gather, in_order, index_select
 from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
+from tritorch.ops.tally import tally
 from tritorch.pairs import refuse
 from tritorch.shape import cdiv, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
@@ -359,10 +361,8 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
     low, high = (float(flat.min().item()), float(flat.max().item())) if min == max and flat.numel() else (float(min), float(max))
     low, high = (low - 1, high + 1) if low == high else (low, high)
     check(low < high, "histc", "max greater than min", (low, high))
-    inside = flat[(flat >= low) & (flat <= high)]
-    places = compare.clamp(((inside.to(types.float64) - low) * (bins / (high - low))).floor().to(types.int64), max=bins - 1)
-    made = places.bincount(minlength=bins).to(input.dtype)
-    return copy.deliver(made, out)
+    check(math.isfinite(low) and math.isfinite(high), "histc", "a finite range", (low, high))
+    return copy.deliver(tally(flat, bins, low, high, True).to(input.dtype), out)
 
 
 def histogram(input, bins, *, range=None, weight=None, density=False, out=None):

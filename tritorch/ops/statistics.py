@@ -9,6 +9,7 @@ from tritorch.errors import check
 from tritorch.ops import copy
 from tritorch.ops.complex import view_as_real
 from tritorch.ops.destinations import call
+from tritorch.ops.loss_terms import mse_slope
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import dims_of, mean, mean_cpu, restore, single, size_of, sweeps
 from tritorch.ops.rows import kept
@@ -114,21 +115,20 @@ deviation_mean = together("std_mean", """Standard deviation and mean over `dim` 
     """, deviation, True)
 
 
-def centered(input, dim, correction):
-    """(x - mean) / (n - correction): what the gradients of both share."""
+def centered(g, input, dim, correction, keepdim):
+    """g · 2 (x - mean) / (n - correction): what the gradients of both share."""
     free = max(size_of(input.shape, dim) - correction, 0)
-    return (input - mean(input, dim, keepdim=True)) * (1 / free if free else math.inf)
+    return mse_slope(restore(g, input.ndim, dim, keepdim) * (1 / free if free else math.inf), input, mean(input, dim, keepdim=True))
 
 
 @variance.grad("input")
 def variance_grad(g, input, dim, correction, keepdim):
-    return restore(g, input.ndim, dim, keepdim) * (2 * centered(input, dim, correction))
+    return centered(g, input, dim, correction, keepdim)
 
 
 @deviation.grad("input")
 def deviation_grad(g, input, out, dim, correction, keepdim):
-    scale = (g / out).masked_fill(out == 0, 0)
-    return restore(scale, input.ndim, dim, keepdim) * centered(input, dim, correction)
+    return centered((g / out).masked_fill(out == 0, 0) / 2, input, dim, correction, keepdim)
 
 
 def arguments(dim, unbiased, correction):
