@@ -252,7 +252,7 @@ def test_the_first_candidates():
 
 
 def test_what_a_size_in_a_table_stands_for():
-    """Sizes of few tiles for themselves, or those that have the same power of two; of a large product for others up to four times as large."""
+    """Those of few tiles for what has the same powers of two; those of a large product for others up to four times as large."""
     def key(*size):
         return tuner.plain(problem(*size, compiles=True).key)
 
