@@ -251,6 +251,25 @@ def test_the_first_candidates():
         assert (first["BLOCK_M"], first["BLOCK_N"], first["BLOCK_K"], first["PARTS"], first["STREAM"]) == (128, 256, 64, 1, False)
 
 
+def test_what_a_size_in_a_table_stands_for():
+    """Those of few tiles for what has the same powers of two; those of a large product for others up to four times as large."""
+    def key(*size):
+        return tuner.plain(problem(*size, compiles=True).key)
+
+    apart = ((512, 512, 512), (1024, 1024, 1024)), ((64, 4096, 4096), (128, 4096, 4096)), ((64, 65536, 512), (128, 65536, 512))
+    alike = ((1000, 1000, 1000), (1024, 1024, 3000)), ((4096, 4096, 4096), (4096, 8192, 2048)), ((8, 4096, 4096), (16, 4096, 4096))
+    assert all(tuner.distance(key(*one), key(*other)) is None for one, other in apart)
+    assert all(tuner.distance(key(*one), key(*other)) is not None for one, other in alike)
+
+
+def test_few_rows_go_by_tma_in_joined_pieces():
+    """64 x 4096 x 4096 in tiles of 32 columns was predicted to take 12.2 µs, each of which reads all rows, in two pieces of K 10.7."""
+    for rows in (16, 32, 64, 128):
+        first = problem(rows, 4096, 4096, compiles=True, turned=(False, True)).candidates[0]
+        tiles, block = choice.tiles_of(rows, 4096, 1, first["BLOCK_M"], first["BLOCK_N"]), first["BLOCK_M"] * first["BLOCK_N"]
+        assert first["kernel"] == "small" and 1 < first["splits"] and choice.joins(first["splits"], tiles, block)
+
+
 def test_what_stores_more_than_it_multiplies():
     """Ways that store a tile beside the next one are tried; three consumers are not at a slope, where they are slow."""
     found = [problem(32768, 3072, 768, compiles=True, fused=fused).candidates for fused in (None, "gelu_tanh_backward")]

@@ -35,6 +35,14 @@ def many_roots(y_ptr, x_ptr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def counted(y_ptr, x_ptr, count_ptr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + tl.program_id(0) * BLOCK + i, i)
+    if tl.atomic_add(count_ptr, 1, sem="acq_rel") >= PARTS - 1:
+        tl.store(y_ptr + i, tl.load(x_ptr + i) + tl.load(x_ptr + BLOCK + i))
+
+
+@triton.jit
 def turned(y_ptr, x_ptr, BLOCK: tl.constexpr):
     row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
     tl.store(y_ptr + row * BLOCK + column, tl.trans(tl.load(x_ptr + row * BLOCK + column)))
@@ -318,3 +326,15 @@ def test_one_late_cta_does_not_set_the_pace():
     ends = [1000 + 700 * (i // 4) for i in range(24)]
     ends[6] += 350
     assert predict.pace(ends, 4) == pytest.approx(175, rel=0.1)
+
+
+def test_who_counts_is_the_last(gpu):
+    """Whose way is the longest; what others have left comes from the second cache."""
+    x, y, count = torch.zeros(512, device="cuda"), torch.zeros(256, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
+    for _ in range(2):
+        with trace.tracing(gpu) as found:
+            launch(counted, (2,), y, x, count, PARTS=2, BLOCK=256)
+        touched = [seen for warp in found[0].warps for _, seen in warp if isinstance(seen, np.ndarray) and seen.size]
+        late = {sector - trace.CACHED for seen in touched for sector in seen.tolist() if sector >= trace.CACHED}
+        assert late == {x.data_ptr() // 32 + i for i in range(64)}
+        assert any(y.data_ptr() // 32 in seen for seen in touched)

@@ -20,6 +20,7 @@ from triton_kernels.random import long_word, philox_words
 
 INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
 SMALLEST = tl.constexpr(19 << 23)                        # the bits of 2⁻¹⁰⁸: below it the low part would lose bits that count
+AT_ONCE = tl.constexpr(4096)                             # numbers of a tile in parts that a program adds up and stores at a time
 OUT, A, B, C = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 
 
@@ -284,6 +285,21 @@ def store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, stri
 
 
 @triton.jit
+def store_joined(out_ptr, pre_ptr, part_ptr, c_ptr, batches, batch, rm, pid_n, stride_om, stride_on, stride_cm, stride_cn, M, N, alpha,
+                 beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                 JOINED: tl.constexpr):
+    """The same of the sum of a tile's parts, some columns at a time."""
+    WIDTH: tl.constexpr = min(AT_ONCE // BLOCK_M, BLOCK_N)
+    for i in tl.static_range(BLOCK_N // WIDTH):
+        columns = i * WIDTH + tl.arange(0, WIDTH)
+        rn = pid_n * BLOCK_N + columns
+        part_ptrs = part_ptr + place_in_part(tl.arange(0, BLOCK_M)[:, None], columns[None, :], BLOCK_N)
+        acc = joined(part_ptrs, (rm < M)[:, None] & (rn < N)[None, :], BLOCK_M * BLOCK_N, JOINED)
+        store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, batch * 0, rm, rn, 0, stride_om, stride_on, stride_cm, stride_cn, M, N,
+                   alpha, beta, FORM, SLOPE, ACTIVATION)
+
+
+@triton.jit
 def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, part_ptr, counter_ptr, batches, stride_os, stride_om, stride_on,
                   stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, FORM: tl.constexpr,
                   SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
@@ -322,13 +338,13 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, part_ptr, 
         store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, stride_os, stride_om, stride_on, stride_cm, stride_cn, M, N,
                    alpha, beta, FORM, SLOPE, ACTIVATION)
     else:
-        mask, counter_ptr = (rm < M)[:, None] & (rn < N)[None, :], counter_ptr + tl.program_id(0)
-        places = place_in_part(tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :], BLOCK_N)
-        part_ptrs = part_ptr + (tl.program_id(0) * (JOINED * BLOCK_M * BLOCK_N) + places)
-        if comes_last(part_ptrs + tl.program_id(1) * (BLOCK_M * BLOCK_N), acc, mask, counter_ptr, JOINED):
-            acc = joined(part_ptrs, mask, counter_ptr, BLOCK_M * BLOCK_N, JOINED)
-            store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, 0, stride_om, stride_on, stride_cm, stride_cn, M, N,
-                       alpha, beta, FORM, SLOPE, ACTIVATION)
+        rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+        part_ptr += tl.program_id(0) * (JOINED * BLOCK_M * BLOCK_N)
+        part_ptrs = part_ptr + (tl.program_id(1) * (BLOCK_M * BLOCK_N) + place_in_part(rows[:, None], columns[None, :], BLOCK_N))
+        if comes_last(part_ptrs, acc, (rm < M)[:, None] & (rn < N)[None, :], counter_ptr + tl.program_id(0), JOINED):
+            store_joined(out_ptr, pre_ptr, part_ptr, c_ptr, batches, batch, rm, pid_n, stride_om, stride_on, stride_cm, stride_cn, M, N,
+                         alpha, beta, FORM, SLOPE, ACTIVATION, BLOCK_M, BLOCK_N, JOINED)
+            tl.store(counter_ptr + tl.program_id(0), 0)
 
 
 @triton.jit

@@ -127,8 +127,8 @@ def multiply(G: gl.constexpr, ring, b_parts, at, phase, steps, TRANS_A: gl.const
 
 
 @gluon.jit
-def consume(G: gl.constexpr, out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, strides, own, ring, b_parts, sums, met, shape, span, alpha, beta,
-            TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
+def consume(G: gl.constexpr, out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, strides, own, ring, b_parts, sums, met, shape, span, alpha,
+            beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
             CAREFUL: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
             GROUP_M: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, WARPS: gl.constexpr, JOINED: gl.constexpr):
     """Group G's share of every tile; the first group adds up and stores them."""
@@ -250,13 +250,13 @@ def barriers_of(SLOTS: gl.constexpr, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def matmul_groups_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob, stride_om,
-                               stride_on, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, BATCH, M, N, K,
-                               K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr,
-                               SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
-                               CAREFUL: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-                               BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-                               JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
+def matmul_groups_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob,
+                               stride_om, stride_on, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb,
+                               stride_cm, stride_cn, BATCH, M, N, K, K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
+                               SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr,
+                               ACTIVATION: gl.constexpr, CAREFUL: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
+                               BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+                               GROUPS: gl.constexpr, JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
     """Grid: (PROGRAMS, splits), or with PROGRAMS 0 (rows of tiles, columns of tiles, splits · BATCH); what matmul_parts_gluon_kernel
     takes. num_warps is that of one group."""
     WARPS: gl.constexpr = gl.num_warps()

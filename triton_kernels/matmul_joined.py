@@ -1,7 +1,8 @@
 """Split-K in one kernel: every program of a tile leaves its part in memory, and who comes last adds them up, always in the same order.
 
 Who that is a counter tells, one for each tile, zero before the launch and behind it. What others have left is there once their counting,
-a release, was met by the last one's, an acquire. Nobody waits for anybody: programs that do not run yet are no matter.
+a release, was met by the last one's, an acquire. Nobody waits for anybody: programs that do not run yet are no matter. The last reads its
+own part again, too: so it needs registers for some columns of the tile at a time alone, and the epilogue may use the others.
 """
 import triton
 import triton.language as tl
@@ -23,10 +24,9 @@ def comes_last(part_ptrs, acc, mask, counter_ptr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def joined(part_ptrs, mask, counter_ptr, SIZE: tl.constexpr, PARTS: tl.constexpr):
-    """The sum of a tile's parts, each of SIZE numbers, for who came last."""
+def joined(part_ptrs, mask, SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """The sum of parts, each of a tile of SIZE numbers, for who came last."""
     acc = tl.load(part_ptrs, mask=mask, other=0)
     for i in tl.static_range(1, PARTS):
         acc += tl.load(part_ptrs + i * SIZE, mask=mask, other=0)
-    tl.store(counter_ptr, 0)
     return acc

@@ -87,12 +87,13 @@ def sum_by_units(operands, batch, m, n, shape, start, end, BLOCK_M: gl.constexpr
 
 
 @gluon.jit
-def matmul_parts_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob, stride_om,
-                              stride_on, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, BATCH, M, N, K,
-                              K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr,
-                              SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
-                              CAREFUL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                              GROUP_M: gl.constexpr, STAGES: gl.constexpr, JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
+def matmul_parts_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, a_ptr, b_ptr, c_ptr, stride_os, stride_ob,
+                              stride_om, stride_on, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb,
+                              stride_cm, stride_cn, BATCH, M, N, K, K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
+                              SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr,
+                              ACTIVATION: gl.constexpr, CAREFUL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                              BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, JOINED: gl.constexpr,
+                              launch_pdl: gl.constexpr = False):
     """Grid: (tiles · BATCH, splits); what matmul_small_gluon_kernel takes, and where both operands lie. Long, as the last
     round is written out: it has no next block."""
     WARPS: gl.constexpr = gl.num_warps()

@@ -2,8 +2,8 @@
 
 Where a product takes a few µs, what comes before the first load and after the last product is most of it. So no warp has a role of its own:
 one thread asks for STAGES blocks of K by TMA, all there are if they fit (WHOLE), and everybody multiplies them as they arrive. Descriptors
-are those of matmul_persistent.py, the epilogue is that of matmul.py. Pieces of K are joined as matmul_joined.py says, or, if they are too many
-for that, piece s leaves its sums at s · stride_os, for split_sum_kernel.
+are those of matmul_persistent.py, the epilogue is that of matmul.py. Pieces of K are joined as matmul_joined.py says; where they are too
+many for that, piece s leaves its sums at s · stride_os, for split_sum_kernel.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -13,6 +13,8 @@ from triton_kernels.matmul import activated, epilogue
 from triton_kernels.matmul_gluon import load
 from triton_kernels.matmul_joined import comes_last, joined, place_in_part
 from triton_kernels.quick import after_the_one_before
+
+AT_ONCE = gl.constexpr(64 * 128)                         # numbers of parts that a program has on their way at a time
 
 
 @gluon.jit
@@ -73,28 +75,48 @@ def store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc,
 
 
 @gluon.jit
+def store_joined(out_ptr, pre_ptr, part_ptr, c_ptr, batch, m, n, shape, strides, alpha, beta, FORM: gl.constexpr, SLOPE: gl.constexpr,
+                 ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, JOINED: gl.constexpr):
+    """The same of the sum of a tile's parts, some columns at a time."""
+    WARPS: gl.constexpr = gl.num_warps()
+    WIDTH: gl.constexpr = max(min(AT_ONCE // (2 if JOINED == 2 else 4) // BLOCK_M, BLOCK_N), 8)
+    LANES: gl.constexpr = min(WIDTH // 4, 8)
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [32 // LANES, LANES], [WARPS, 1], [1, 0])
+    rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, layout))[:, None]
+    for i in gl.static_range(BLOCK_N // WIDTH):
+        columns = i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))[None, :]
+        mask = (m + rows < shape[1]) & (n + columns < shape[2])
+        acc = joined(part_ptr + place_in_part(rows, columns, BLOCK_N), mask, BLOCK_M * BLOCK_N, JOINED)
+        store_tile(out_ptr, pre_ptr, c_ptr, batch * 0, batch, m, n + i * WIDTH, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+
+
+@gluon.jit
 def join_tile(out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, tile, split, batch, m, n, shape, strides, acc, alpha, beta,
               FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, JOINED: gl.constexpr):
     """The same of a tile of which JOINED programs have a piece of K each, for the last of them."""
     if JOINED == 1:
         store_tile(out_ptr, pre_ptr, c_ptr, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
     else:
-        SIZE: gl.constexpr = acc.shape[0] * acc.shape[1]
-        rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))[:, None]
-        columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))[None, :]
+        BLOCK_M: gl.constexpr = acc.shape[0]
+        BLOCK_N: gl.constexpr = acc.shape[1]
+        SIZE: gl.constexpr = BLOCK_M * BLOCK_N
+        rows = gl.arange(0, BLOCK_M, gl.SliceLayout(1, acc.type.layout))[:, None]
+        columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, acc.type.layout))[None, :]
+        part_ptr += tile * (JOINED * SIZE)
         mask = (m + rows < shape[1]) & (n + columns < shape[2])
-        part_ptrs = part_ptr + (tile * (JOINED * SIZE) + place_in_part(rows, columns, acc.shape[1]))
-        if comes_last(part_ptrs + split * SIZE, acc, mask, counter_ptr + tile, JOINED):
-            acc = joined(part_ptrs, mask, counter_ptr + tile, SIZE, JOINED)
-            store_tile(out_ptr, pre_ptr, c_ptr, split * 0, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE, ACTIVATION)
+        if comes_last(part_ptr + (split * SIZE + place_in_part(rows, columns, BLOCK_N)), acc, mask, counter_ptr + tile, JOINED):
+            store_joined(out_ptr, pre_ptr, part_ptr, c_ptr, batch, m, n, shape, strides, alpha, beta, FORM, SLOPE, ACTIVATION, BLOCK_M,
+                         BLOCK_N, JOINED)
+            gl.store(counter_ptr + tile, 0)
 
 
 @gluon.jit
-def matmul_small_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, c_ptr, stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm,
-                              stride_cn, BATCH, M, N, K, K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
-                              SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr,
-                              ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                              STAGES: gl.constexpr, WHOLE: gl.constexpr, JOINED: gl.constexpr, launch_pdl: gl.constexpr = False):
+def matmul_small_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b_desc, c_ptr, stride_os, stride_ob, stride_om, stride_on,
+                              stride_cb, stride_cm, stride_cn, BATCH, M, N, K, K_SPAN, alpha, beta, TRANS_A: gl.constexpr,
+                              TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
+                              SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                              BLOCK_K: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr, JOINED: gl.constexpr,
+                              launch_pdl: gl.constexpr = False):
     """Grid: (rows of tiles, columns of tiles, splits · BATCH). WHOLE: no program has more than STAGES blocks of K."""
     T: gl.constexpr = a_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]

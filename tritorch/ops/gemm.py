@@ -157,7 +157,8 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     if kind == "ieee" and machine and machine[2] == 9 and compiles and aligned and len(batch) == 1 and max(M, N, k) <= MOST:
         boxes = whole_boxes(batch[0], M, N, k, a, b)
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles, fused)
-    layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
+    size = choice.size_class(M, N, prod(batch))
+    layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}{size}"
     key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
     wide = max(extent(*s) for s in spans) > MOST
     return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision.split()[0], kind != "sum", form, wide, boxes, key, found)
@@ -186,7 +187,8 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             groups.append((choice.whole(M, N, k, batch, machine), 8))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
-    groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
+    found = choice.plain(kind, M, N, k, batch, itemsize, machine)
+    groups.append((choice.later(found, 0 if boxes is None else choice.ADDRESSES, 0), 6 if kind != "ieee" else 3))
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))
     if kind == "ieee" and boxes is not None:

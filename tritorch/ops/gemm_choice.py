@@ -96,13 +96,15 @@ DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows be
 WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
 HOPELESS = 2
 # Tiles of split products that a stream's counters tell apart; how many parts, of how many elements together, the last of a tile's programs
-# adds up sooner than a second kernel would; the cycles which that takes besides: 64 x 4096 x 4096 in two splits is predicted to take 10.5 µs
-# so and 12.1 with a second kernel, 256 x 256 x 8192 in eight 7.5 and 7.0.
+# adds up sooner than a second kernel would; the cycles which that takes besides: 64 x 4096 x 4096 in two splits is predicted to take
+# 10.7 µs so and 12.1 with a second kernel, 256 x 256 x 8192 in eight 7.5 and 7.0.
 COUNTERS, MOST_JOINED, JOINED_ELEMENTS, LAST = 2048, 4, 1 << 15, 700
 MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which 16-bit products are small
 BEGIN_GROUPS, QUICK = 5800, 16       # the same of float32 by groups, until the sums leave too; in which one of their threads cuts a number
 BETWEEN, UNEVEN = 500, 1.2          # cycles for each of a group's blocks in which it does neither; as groups get in each other's way
+FEW, NARROW = 1 << 21, 128          # elements of a result of few tiles; rows or columns that few tiles take
 SWAPPED = 64                        # rows of a result, up to which those of its transpose are multiplied
+ADDRESSES = 150                     # cycles that a tile takes longer to begin whose addresses threads work out, not TMA
 BEGIN_WHOLE, CUT = 1200, 38         # cycles until a small product multiplies; in which a thread cuts a number into parts
 BEHIND = 0.18                       # cycles for each element of a tile, with an activation or slope, unless another consumer multiplies
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
@@ -110,6 +112,15 @@ SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewher
 
 def tiles_of(M, N, batch, block_m, block_n):
     return cdiv(M, block_m) * cdiv(N, block_n) * batch
+
+
+def size_class(M, N, batch):
+    """What a key of the tuner's tables says of sizes that no other size stands for, while otherwise a table speaks for up to four times as
+    large ones, too: of few tiles they decide how K is split, and 64 rows are one tile, 128 two."""
+    least, most = sorted(max(next_power_of_2(n), 16) for n in (M, N))
+    if M * N * batch <= FEW:
+        return f" {least}x{most}"
+    return f" {least}" if least <= NARROW else ""
 
 
 def held(stages, machine):
@@ -180,8 +191,13 @@ def _plain(block_m, block_n, block_k, warps, stages, splits, kernel="plain"):
 def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
     """Clock cycles of `tiles` tiles that sum over k, dealt to the multiprocessors: cycles of all of them at work."""
     block_m, block_n = blocks[:2]
-    slow = min(max(1 - SPARED * (1 - tiles / machine[0]), LEAST), 1)
-    return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) * slow + start)
+    step = max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) * slowed(tiles, machine)
+    return cdiv(tiles, machine[0]) * (step + start)
+
+
+def slowed(tiles, machine):
+    """The share of its time that a tile takes where not all multiprocessors have one."""
+    return min(max(1 - SPARED * (1 - tiles / machine[0]), LEAST), 1)
 
 
 def dealt(M, N, tiles, steps, block_m, block_n, multiprocessors):
@@ -290,7 +306,8 @@ def whole(M, N, k, batch, machine, parts=False):
             steps = cdiv(chunk_of(k, 2 * block_k if parts else block_k, splits), block_k)
             stages = max(min(most, steps), 2)
             resident = max((machine[1] - 1024) // (slot * stages + fixed), 1)
-            step, begin = max(block_m * block_n * block_k * (6 if parts else 1) / (PEAK["half"] * rate), slot / LOADS), BEGIN_WHOLE
+            loads = (min(block_m, M) + min(block_n, N)) * block_k * (4 if parts else 2) * slowed(tiles * splits, machine) / LOADS
+            step, begin = max(block_m * block_n * block_k * (6 if parts else 1) / (PEAK["half"] * rate), loads), BEGIN_WHOLE
             if parts:                                                    # while one program waits for its numbers, another cuts its own
                 resident = min(resident, 8 // warps)
                 begin += steps * CUT * (block_m + block_n) * block_k / (32 * warps)

@@ -62,7 +62,8 @@ def _in_parts(p, splits, block_k, tiles, block, tensors, fused, start):
     kind = p.dtype.compute if p.dtype.is_floating_point else out.dtype
     if choice.joins(splits, tiles, block):
         wide = kind if kind.is_floating_point or kind.itemsize > 4 else types.int32
-        return start(splits, span, tensors, fused, p.form, (empty((tiles * splits * block,), wide, out.device), counters(out.device), splits))
+        parts = empty((tiles * splits * block,), wide, out.device)
+        return start(splits, span, tensors, fused, p.form, (parts, counters(out.device), splits))
     parts = empty((splits, *p.shape), kind, out.device)
     start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None, (None, None, 1))
     block, total = tile(256, 4096), out.numel()
@@ -160,10 +161,10 @@ def run_groups(p, splits, tensors, fused, options):
         programs = max(sm_count() // splits, 1)
         alone = tiles <= programs
         grid = (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]) if alone else (programs, splits)
-        launch(GROUPS.matmul_groups_gluon_kernel, grid, out, pre, parts, counts, *boxes, a, b, c, *_there(p, splits // joined), p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:],
-               p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0],
-               **_shared(p, box_a[1], box_b[1]), FORM=form, CAREFUL=p.k < choice.CAREFUL, PROGRAMS=0 if alone else programs,
-               GROUP_M=GROUP_M, JOINED=joined, **early(), **fused, **options)
+        launch(GROUPS.matmul_groups_gluon_kernel, grid, out, pre, parts, counts, *boxes, a, b, c, *_there(p, splits // joined), p.a[0][0],
+               *p.a[1:], p.b[0][0], *p.b[1:], p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0],
+               TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, CAREFUL=p.k < choice.CAREFUL,
+               PROGRAMS=0 if alone else programs, GROUP_M=GROUP_M, JOINED=joined, **early(), **fused, **options)
 
     _in_parts(p, splits, block_k * options["GROUPS"], tiles, block_m * block_n, tensors, fused, start)
 
