@@ -3,6 +3,7 @@ import warnings
 
 import numpy as np
 
+from tritorch.autograd.places import stacklevel
 from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
@@ -237,6 +238,9 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     check(floating, "kl_div", "an input and a target of floating dtypes", input.dtype, target.dtype)
     loss = target.exp() * (target - input) if log_target else xlogy(target, target) - target * input
     reduction = legacy_reduction(size_average, reduce, reduction)
+    if reduction == "mean":
+        warnings.warn("kl_div: reduction='mean' divides by the number of elements; 'batchmean' divides by the batch, as a divergence does",
+                      stacklevel=stacklevel())
     if reduction == "batchmean":
         return loss.sum() / (input.shape[0] if input.ndim else 1)
     return reduced(loss, reduction)
