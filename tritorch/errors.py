@@ -3,7 +3,12 @@ import dis
 import functools
 import inspect
 import itertools
+import numbers
 import operator
+
+REFLECTED = {"add": "__radd__", "sub": "__rsub__", "mul": "__rmul__", "div_true": "__rtruediv__", "floor_divide": "__rfloordiv__",
+             "remainder": "__rmod__", "pow": "__rpow__", "matmul": "__rmatmul__", "bitwise_and": "__rand__", "bitwise_or": "__ror__",
+             "bitwise_xor": "__rxor__"}                                  # the method that Python asks next, by operator
 
 
 class OutOfMemoryError(RuntimeError):
@@ -103,7 +108,9 @@ def refused_size(error, shape, dtype):
 def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
     """Raise a sentence for an error of Python's or numpy's inside our code, where it can name an argument of the wrong kind: of the
     function of ours that the user called, or of one that was called on the way to the error, such as `fn`, under the name `op`. Errors that
-    we or others raise on purpose are left to the caller, as they are."""
+    we or others raise on purpose are left to the caller, as they are. True if `x + other` shall be left to the other operand."""
+    if op in REFLECTED and _left_to_other(error, REFLECTED[op], args):
+        return True
     frames = _frames(error)
     if frames is None:
         return
@@ -118,6 +125,19 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
                 raise TypeError(sentence(name, f"{kind} as {key}", _shown(value))) from error
     if isinstance(error, MemoryError) or str(error).startswith(("array is too big", "Maximum allowed dimension")):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
+
+
+def _left_to_other(error, method, args):
+    """Whether the second operand of a Python operator is of another kind, for which there was an error, but knows the operator itself, as
+    numpy's arrays do: it is asked then, as everywhere in Python."""
+    if len(args) < 2 or not hasattr(args[0], "storage"):
+        return False
+    other, frame = args[1], error.__traceback__.tb_frame.f_back
+    if isinstance(other, numbers.Number) or hasattr(other, "storage") or not hasattr(type(other), method):
+        return False
+    if frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":        # what stands between the operator and its card
+        frame = frame.f_back
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_"))
 
 
 def refuse_arguments(op, fn, args, kwargs):

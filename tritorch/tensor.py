@@ -3,6 +3,7 @@
 The operators' surface (`x + y`, `x.sum()`, …) is put on the class by `tritorch.ops.methods`.
 """
 import sys
+import warnings
 import weakref
 
 import numpy as np
@@ -164,6 +165,8 @@ class Tensor:
     @property
     def grad(self):
         """The gradient that backward accumulated, or None."""
+        if self._grad is None and self.node is not None and type(self.node) is not Leaf and not self.retains_grad:
+            warnings.warn("grad: backward leaves no gradient in a tensor that is not a leaf; call retain_grad() on it before", stacklevel=2)
         return self._grad
 
     @grad.setter

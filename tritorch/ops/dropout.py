@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 
+from tritorch.autograd.places import stacklevel
 from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import elementwise
 from tritorch.ops.compare import where
@@ -63,13 +65,17 @@ def dropout1d(input, p=0.5, training=True, inplace=False):
 
 @explained
 def dropout2d(input, p=0.5, training=True, inplace=False):
-    """Channel dropout of (N, C, H, W); as in PyTorch, 3 dims are read as (N, C, L)."""
+    """Channel dropout of (N, C, H, W); as in PyTorch, 3 dims are read as (N, C, L), with a warning."""
+    if input.ndim != 4:
+        warnings.warn(f"dropout2d: expected 4 dims, got {input.ndim}; the second is taken for the channels", stacklevel=stacklevel())
     return feature_dropout(input, p, training, inplace)
 
 
 @explained
 def dropout3d(input, p=0.5, training=True, inplace=False):
     """Channel dropout of (N, C, D, H, W) or (C, D, H, W)."""
+    if input.ndim not in (4, 5):
+        warnings.warn(f"dropout3d: expected 4 or 5 dims, got {input.ndim}; the second is taken for the channels", stacklevel=stacklevel())
     return batched(input, 5, p, training, inplace)
 
 

@@ -1,6 +1,7 @@
 """Losses: cross entropy as fused operators, binary cross entropy elementwise, the others composed of operators."""
 import warnings
 
+from tritorch.autograd.places import stacklevel
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
 from tritorch.ops import loss_terms
@@ -228,6 +229,9 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     floating = input.dtype.is_floating_point and target.dtype.is_floating_point
     check(floating, "kl_div", "an input and a target of floating dtypes", input.dtype, target.dtype)
     reduction, batch = legacy_reduction(size_average, reduce, reduction), input.shape[0] if input.ndim else 1
+    if reduction == "mean":
+        warnings.warn("kl_div: reduction='mean' divides by the number of elements; 'batchmean' divides by the batch, as a divergence does",
+                      stacklevel=stacklevel())
     plain = "sum" if reduction == "batchmean" else reduction
     if log_target:
         loss = reduced(target.exp() * (target - input), plain)

@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check, explained, refuse_misuse, sentence
+from tritorch.errors import check, explained, refuse_misuse, sentence, tensors
 from tritorch.ops import products as cards
 from tritorch.ops.complex import conj
 from tritorch.ops.copy import deliver
@@ -38,8 +38,11 @@ def matmul(input, other, *, out=None):
     """
     try:
         a, b = len(input.shape), len(other.shape)
+        if a < 2 or b < 2:
+            tensors("matmul", input=input, other=other)
     except AttributeError as error:
-        refuse_misuse(error, "matmul", matmul, (input, other))
+        if refuse_misuse(error, "matmul", matmul, (input, other)):
+            return NotImplemented
         raise
     if a >= 2 and b >= 2:
         if out is not None:

@@ -353,9 +353,9 @@ def comparison(op):
         try:
             return op(self, other)
         except TypeError:
-            if isinstance(other, (Tensor, np.ndarray, numbers.Number)):
+            if isinstance(other, (Tensor, numbers.Number)):
                 raise
-            return NotImplemented
+            return op(self, create.tensor(other)) if isinstance(other, np.ndarray) else NotImplemented
 
     return compared
 

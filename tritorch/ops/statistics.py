@@ -1,8 +1,10 @@
 """Variance, standard deviation and vector norms."""
 import math
+import warnings
 
 import numpy as np
 
+from tritorch.autograd.places import stacklevel
 from tritorch.dispatch import op
 from tritorch.dtype import chosen, promote_types, types
 from tritorch.errors import check
@@ -131,11 +133,16 @@ def deviation_grad(g, input, out, dim, correction, keepdim):
     return centered((g / out).masked_fill(out == 0, 0) / 2, input, dim, correction, keepdim)
 
 
-def arguments(dim, unbiased, correction):
-    """PyTorch's older and newer ways to say what is divided by, as (dim, correction)."""
+def arguments(name, input, dim, unbiased, correction):
+    """PyTorch's older and newer ways to say what is divided by, as (dim, correction). Warns where that leaves nothing to divide by."""
     if isinstance(dim, bool):                                            # x.var(False)
         dim, unbiased = None, dim
-    return dim, (1 if unbiased is None else int(unbiased)) if correction is None else correction
+    if correction is None:
+        correction = 1 if unbiased is None else int(unbiased)
+    if (n := math.prod([input.shape[d] for d in dims_of(dim, len(input.shape), name)])) <= correction:
+        warnings.warn(f"{name}: expected more elements than the correction of {correction}, got {n}: there are no degrees of freedom",
+                      stacklevel=stacklevel())
+    return dim, correction
 
 
 def _of_parts(spread, input, dim, correction, keepdim):
@@ -152,7 +159,7 @@ def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=
     >>> import tritorch as torch; torch.var(torch.tensor([1.0, 3.0]), correction=0).item()
     1.0
     """
-    values = input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims
+    values = input, *arguments("var", input, dim if axis is None else axis, unbiased, correction), keepdim or keepdims
     if input.dtype.is_complex:
         return copy.deliver(_of_parts(variance, *values).sum(-1), out)
     return variance(*values) if out is None else variance.into(out, *values)
@@ -164,7 +171,7 @@ def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=
     >>> import tritorch as torch; torch.std(torch.tensor([1.0, 5.0]), correction=0).item()
     2.0
     """
-    values = input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims
+    values = input, *arguments("std", input, dim if axis is None else axis, unbiased, correction), keepdim or keepdims
     if input.dtype.is_complex:
         return copy.deliver(vector_norm(_of_parts(deviation, *values), 2, -1), out)
     return deviation(*values) if out is None else deviation.into(out, *values)
@@ -176,7 +183,7 @@ def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
     >>> import tritorch as torch; [v.item() for v in torch.var_mean(torch.tensor([1.0, 3.0]))]
     [2.0, 2.0]
     """
-    dim, correction = arguments(dim, unbiased, correction)
+    dim, correction = arguments("var_mean", input, dim, unbiased, correction)
     if input.dtype.is_complex:
         return var(input, dim, correction=correction, keepdim=keepdim), mean(input, dim, keepdim)
     return tuple(variance_mean(input, dim, correction, keepdim))
@@ -188,7 +195,7 @@ def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
     >>> import tritorch as torch; [v.item() for v in torch.std_mean(torch.tensor([1.0, 5.0]), correction=0)]
     [2.0, 3.0]
     """
-    dim, correction = arguments(dim, unbiased, correction)
+    dim, correction = arguments("std_mean", input, dim, unbiased, correction)
     if input.dtype.is_complex:
         return std(input, dim, correction=correction, keepdim=keepdim), mean(input, dim, keepdim)
     return tuple(deviation_mean(input, dim, correction, keepdim))

@@ -1,0 +1,46 @@
+"""Python's operators with operands of other kinds: numpy's arrays and objects that know tensors are asked, functions and others refuse."""
+import numpy as np
+import pytest
+
+import tritorch as torch
+
+X, A = torch.tensor([[4.0, 9.0], [1.0, 2.0]]), np.array([[2.0, 3.0], [4.0, 5.0]])
+
+
+class Knows:
+    def __radd__(self, other):
+        return "added"
+
+    def __rmatmul__(self, other):
+        return "multiplied"
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, a: x + a, lambda x, a: x - a, lambda x, a: x * a, lambda x, a: x / a, lambda x, a: x // a, lambda x, a: x % a,
+    lambda x, a: x ** a, lambda x, a: x @ a, lambda x, a: x[0] @ a[0], lambda x, a: x[0] @ a, lambda x, a: x.long() * a[0],
+])
+def test_arrays_of_numpy(f):
+    made = f(X, A)
+    assert isinstance(made, torch.Tensor) and made.dtype is torch.float64
+    np.testing.assert_allclose(made.numpy(), f(X.double(), torch.from_numpy(A)).numpy())
+
+
+def test_equality_with_arrays():
+    assert (X == X.numpy()).all() and (X != A).all() and (X == A).dtype is torch.bool
+
+
+def test_objects_that_know_tensors():
+    assert X + Knows() == "added" and X @ Knows() == "multiplied" and X[0] @ Knows() == "multiplied"
+    with pytest.raises(TypeError):
+        X * Knows()
+
+
+def test_functions_refuse_them():
+    for f in torch.add, torch.mul, torch.div, torch.Tensor.mul, torch.Tensor.add_:
+        with pytest.raises(TypeError, match="ndarray"):
+            f(X.clone(), A)
+    for f in (lambda: X + [1], lambda: X - "a", lambda: torch.add(X, Knows()), lambda: A - X):
+        with pytest.raises(TypeError, match="expected tensors and numbers"):
+            f()
+    with pytest.raises(RuntimeError, match="use x.detach"):
+        X.clone().requires_grad_() * A
