@@ -22,6 +22,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 ROUNDS = tl.constexpr(7)                                                 # of Philox: the fewest that pass Salmon et al.'s tests (2011)
 FLOOR = tl.constexpr(-2.0 ** 17)                                         # in units of log 2: lse still holds the logarithm of a count
 FLOOR_FP64 = tl.constexpr(-2.0 ** 46)
+SPAN = tl.constexpr(1024)                                                # keys whose mask is looked at together
 
 
 # ------------------------------------------------------------------ places
@@ -107,6 +108,28 @@ def keys_of(m, S, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, B
         whole = tl.cdiv(tl.maximum(m + BLOCK_M - 1 + shift - left, 0), BLOCK_N) * BLOCK_N
         whole = tl.maximum(tl.minimum(whole, tl.cdiv(end, BLOCK_N) * BLOCK_N), begin)
     return begin, whole, tl.maximum(whole, rest), end
+
+
+@triton.jit
+def end_of_seen(mask_ptr, stride, S, MASK: tl.constexpr, WIDE: tl.constexpr):
+    """How many keys there are up to the last one that a mask of all rows shows, at least one: nobody need look at those behind it, as
+    where sequences are filled up, or memory is kept for later words. With other masks S."""
+    end = S
+    if MASK > 0:
+        if stride[2] is None:
+            last = tl.full((), -1, tl.int32)
+            start = last + 1 + tl.cdiv(S, SPAN) * SPAN
+            while (last < 0) & (start > 0):
+                start -= SPAN
+                j = rows_from(start, SPAN, WIDE)
+                if MASK == 1:
+                    shown = tl.load(mask_ptr + j * stride[3], mask=j < S, other=0) != 0
+                else:
+                    mask = tl.load(mask_ptr + j * stride[3], mask=j < S, other=float("-inf"))
+                    shown = (mask if mask.dtype == tl.float64 else mask.to(tl.float32)) != float("-inf")
+                last = tl.max(tl.where(shown, j, -1), 0).to(tl.int32)
+            end = tl.minimum(tl.maximum(last + 1, 1), S)
+    return end
 
 
 # ------------------------------------------------------------------ scores
@@ -277,7 +300,8 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
     acc = tl.zeros((BLOCK_M, BLOCK_V), ACC)
     top = tl.full((BLOCK_M,), float("-inf"), ACC)
     total = tl.zeros((BLOCK_M,), ACC)
-    begin, whole, rest, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    seen = end_of_seen(mask_ptr, stride_mask, S, MASK, WIDE)
+    begin, whole, rest, end = keys_of(m, seen, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if PACKED:
         if m >= L:                                                       # the sequence is shorter than the longest
             begin, whole, rest, end = 0, 0, 0, 0

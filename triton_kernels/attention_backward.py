@@ -19,6 +19,7 @@ from triton_kernels.attention import (
     LOG2E,
     biased,
     draws_of,
+    end_of_seen,
     head_ptr,
     kept,
     keys_of,
@@ -121,7 +122,8 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
         slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(lse.dtype) * LOG2E
     bounds, bias, strides, key_head = (L, S, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask), head // GROUP
     gq = tl.zeros((BLOCK_M, BLOCK_D), lse.dtype)
-    begin, whole, rest, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    seen = end_of_seen(mask_ptr, stride_mask, S, MASK, WIDE)
+    begin, whole, rest, end = keys_of(m, seen, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if PACKED:
         if m >= L:
             begin, whole, rest, end = 0, 0, 0, 0
@@ -209,9 +211,9 @@ def end_turn(turn_ptr, WAIT: tl.constexpr):
 def give_to_rows(gq, sums, rows, m, n, bounds, E: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, BLOCK_M: tl.constexpr,
                  BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, WAIT: tl.constexpr):
     """Add to the gradient of the rows at m, in this program's turn, what its keys give. The first stores instead, the last rounds."""
-    gq_ptr, stride_gq, sum_ptr, turn_ptr = sums
-    L, S, shift, left, right = bounds
-    first, last = keys_meeting(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    gq_ptr, stride_gq, sum_ptr, turn_ptr, seen = sums
+    L, _, shift, left, right = bounds
+    first, last = keys_meeting(m, seen, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     mine, turn_ptr = n // BLOCK_N, turn_ptr + m // BLOCK_M
     sum_ptrs = sum_ptr + m.to(tl.int64) * BLOCK_D + (tl.arange(0, BLOCK_M)[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :])
     if mine == first:                                                    # (each branch waits by itself: the compiler moves branches)
@@ -348,27 +350,31 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, gq_ptr, sum_ptr, turns_ptr, g_p
         g_of = matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, TMA)
         lse_of = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)
         delta_of = matrix_ptr(delta_ptr, stride_delta, batch, head, start_q, PACKED, False)
-        sums = ()
+        mask_of, sums, seen = mask_ptr, (), S
+        if MASK > 0:
+            mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
+            if not (TOGETHER and LEFT):                                  # some rows may meet hidden keys alone, and would have no last turn
+                seen = end_of_seen(mask_of, stride_mask, S, MASK, WIDE)
         if TOGETHER:
             place = block_places(start_q, batch, head, H, places, PACKED, BLOCK_M)
             gq_of = matrix_ptr(gq_ptr, stride_gq, batch, head, start_q, PACKED, False)
-            sums = (gq_of, stride_gq, sum_ptr + place * (BLOCK_M * BLOCK_D), turns_ptr + 1 + place)
-        mask_of = mask_ptr
-        if MASK > 0:
-            mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
+            sums = (gq_of, stride_gq, sum_ptr + place * (BLOCK_M * BLOCK_D), turns_ptr + 1 + place, seen)
         slope = 0.0                                                      # not carried round the loop, where its type may not change
         if ALIBI:
             slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
         bias = (scale, slope)
+        first, upto, after, stop = begin, whole, rest, end
+        if MASK > 0:
+            first, upto, after, stop = rows_of(n, tl.where(n < seen, L, 0), shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         if RIGHT:
-            gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, sums, strides, batch, head, columns, n, begin, whole,
+            gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, sums, strides, batch, head, columns, n, first, upto,
                                bounds, bias, draws, keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA,
                                BLOCK_M, BLOCK_D, BLOCK_V, TOGETHER, WAIT)
-        gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, sums, strides, batch, head, columns, n, whole, rest,
+        gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, sums, strides, batch, head, columns, n, upto, after,
                            bounds, bias, draws, keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, False, PRECISION, WIDE, TMA,
                            BLOCK_M, BLOCK_D, BLOCK_V, TOGETHER, WAIT)
         if LEFT:
-            gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, sums, strides, batch, head, columns, n, rest, end,
+            gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, sums, strides, batch, head, columns, n, after, stop,
                                bounds, bias, draws, keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA,
                                BLOCK_M, BLOCK_D, BLOCK_V, TOGETHER, WAIT)
     gk_ptr = matrix_ptr(gk_ptr, stride_gk, batch, key_head, start_k, PACKED, False)

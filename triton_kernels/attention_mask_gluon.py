@@ -24,12 +24,13 @@ def line_of(mask_ptr, stride, batch, head, keys, S):
 @gluon.jit
 def end_of_seen(mask_ptr, stride, batch, head, S, LAYOUT: gl.constexpr, BLOCK_N: gl.constexpr):
     """The keys up to the last block of which a mask shows any, that nobody need look at the others; one block where it shows none."""
-    blocks, seen = gl.to_tensor(gl.cdiv(S, BLOCK_N)), gl.to_tensor(0)
-    while (seen == 0) & (blocks > 0):
-        blocks -= 1
-        line = line_of(mask_ptr, stride, batch, head, blocks * BLOCK_N + gl.arange(0, BLOCK_N, LAYOUT), S)
-        seen = gl.sum((line != float("-inf")).to(gl.int32), 0)
-    return gl.minimum((blocks + 1) * BLOCK_N, S)
+    SPAN: gl.constexpr = 2 * BLOCK_N
+    start, last = gl.to_tensor(gl.cdiv(S, SPAN) * SPAN), gl.to_tensor(-1)
+    while (last < 0) & (start > 0):
+        start -= SPAN
+        keys = start + gl.arange(0, SPAN, LAYOUT)
+        last = gl.max(gl.where(line_of(mask_ptr, stride, batch, head, keys, S) != float("-inf"), keys, -1), 0)
+    return gl.minimum((gl.maximum(last, 0) // BLOCK_N + 1) * BLOCK_N, S)
 
 
 @gluon.jit

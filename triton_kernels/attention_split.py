@@ -7,7 +7,19 @@ their order. Everything else is as in triton_kernels/attention.py, whose `attend
 import triton
 import triton.language as tl
 
-from triton_kernels.attention import LOG2E, attend, draws_of, ended, head_ptr, keys_of, load_rows, matrix_ptr, sequence, store_rows
+from triton_kernels.attention import (
+    LOG2E,
+    attend,
+    draws_of,
+    end_of_seen,
+    ended,
+    head_ptr,
+    keys_of,
+    load_rows,
+    matrix_ptr,
+    sequence,
+    store_rows,
+)
 
 
 @triton.jit(do_not_specialize=["seed", "offset"])
@@ -15,11 +27,11 @@ def attention_split_kernel(out_ptr, top_ptr, total_ptr, q_ptr, k_ptr, v_ptr, mas
                            stride_top, stride_q, stride_k, stride_v, stride_mask, stride_slopes, PIECES, H, GROUP, L, S, left, right,
                            scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr,
                            LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, LATE: tl.constexpr, DROPOUT: tl.constexpr,
-                           PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                           BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+                           PRECISION: tl.constexpr, WIDE: tl.constexpr, ALIKE: tl.constexpr, BLOCK_M: tl.constexpr,
+                           BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Weighted sums, maxima (in units of log 2) and totals of the pieces; strides are (batch, head, row, [column,] piece). Without
-    total_ptr there is one piece, and out and lse are what is stored. Grid: row blocks · pieces · B · key heads. Long, because it places
-    every operand."""
+    total_ptr there is one piece, and out and lse are what is stored. ALIKE: all heads have the same mask.
+    Grid: row blocks · pieces · B · key heads. Long, because it places every operand."""
     blocks = tl.cdiv(L * GROUP, BLOCK_M)
     first, cut = tl.program_id(0) % blocks * BLOCK_M, tl.program_id(0) // blocks
     piece, matrix = cut % PIECES, cut // PIECES
@@ -39,6 +51,9 @@ def attention_split_kernel(out_ptr, top_ptr, total_ptr, q_ptr, k_ptr, v_ptr, mas
     q = load_rows(matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, False)[:, None], stride_q, rows, L, E, BLOCK_D, False)
     k_ptr = matrix_ptr(k_ptr, stride_k, batch, key_head, start_k, PACKED, False)
     v_ptr = matrix_ptr(v_ptr, stride_v, batch, key_head, start_k, PACKED, False)
+    seen = S
+    if ALIKE:
+        seen = end_of_seen(head_ptr(mask_ptr, stride_mask, batch, key_head), stride_mask, S, MASK, WIDE)
     if MASK > 0:
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)[:, None]
     if ALIBI:
@@ -47,7 +62,7 @@ def attention_split_kernel(out_ptr, top_ptr, total_ptr, q_ptr, k_ptr, v_ptr, mas
     acc = tl.zeros((BLOCK_M, BLOCK_V), ACC)
     top = tl.full((BLOCK_M,), float("-inf"), ACC)
     total = tl.zeros((BLOCK_M,), ACC)
-    begin, whole, rest, end = keys_of(first // GROUP, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    begin, whole, rest, end = keys_of(first // GROUP, seen, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     share = tl.cdiv(tl.cdiv(tl.maximum(end - begin, 0), BLOCK_N), PIECES) * BLOCK_N
     begin += piece * share
     end = tl.minimum(end, begin + share)

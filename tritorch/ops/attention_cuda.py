@@ -171,6 +171,7 @@ def run_in_pieces(p, way, pieces, out, lse, query, key, value, *others, late):
     tops, totals = (lse, None) if whole else [empty((pieces, *lse.shape), lse.dtype, lse.device) for _ in range(2)]
     steps = [(*x.strides[x.ndim - n:], 0 if whole else x.strides[0]) for x, n in ((parts, 4), (tops, 3))]
     options = {name: value for name, value in settled(p, way).items() if name != "TMA"}
+    options["ALIKE"] = p.constants["MASK"] > 0 and p.stride_mask[1] == 0
     programs = cdiv(L * group, way["BLOCK_M"]) * pieces * p.batches * H // group
     launch(SPLIT.attention_split_kernel, (programs,), parts, tops, totals, query, key, value, *others, *steps, query.strides, key.strides,
            value.strides, p.stride_mask, p.stride_slopes, pieces, *p.numbers, LATE=late, **options)
