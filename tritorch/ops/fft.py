@@ -148,9 +148,9 @@ def precise(make):
 def fourier_samples(make):
     kind = precise(make).to_complex()
     yield make(3, 8, dtype=kind), 8, 1, 0, False, 8
-    yield make(12, 2, dtype=kind), 12, 0, 1, True, 12                    # side by side, by a chirp
+    yield make(11, 2, dtype=kind), 11, 0, 1, True, 11                    # side by side, by a chirp
     yield make(2, 5, 2, dtype=kind), 4, 1, 2, False, 6                   # cut, then zeros behind
-    yield make(2, 3, dtype=precise(make)), 7, 1, 0, True, 5              # real
+    yield make(2, 3, dtype=precise(make)), 6, 1, 0, True, 5              # real, of mixed factors
     yield make(1, dtype=kind), 1, 0, 2, False, 1
     yield make(0, 4, dtype=kind), 4, 1, 0, False, 4
 
@@ -159,7 +159,7 @@ def fourier_samples(make):
 def fourier_of_real_samples(make):
     kind = precise(make)
     yield make(3, 16, dtype=kind), 16, 1, 0, False, 2, 9
-    yield make(10, 2, dtype=kind), 12, 0, 1, True, 1, 7
+    yield make(20, 2, dtype=kind), 22, 0, 1, True, 1, 12                 # as pairs
     yield make(2, 9, 2, dtype=kind), 7, 1, 2, False, 2, 6
     yield make(2, dtype=kind), 2, 0, 2, False, 1, 2
     yield make(1, dtype=kind), 1, 0, 0, True, 1, 1
@@ -170,7 +170,7 @@ def fourier_of_real_samples(make):
 def fourier_to_real_samples(make):
     kind = precise(make).to_complex()
     yield make(3, 9, dtype=kind), 16, 1, 0, True, 2, 16
-    yield make(8, 2, dtype=kind), 12, 0, 1, False, 1, 11
+    yield make(13, 2, dtype=kind), 22, 0, 1, False, 1, 21                # as pairs
     yield make(2, 3, 2, dtype=kind), 7, 1, 2, True, 2, 8
     yield make(2, dtype=kind), 2, 0, 2, True, 1, 2
     yield make(1, dtype=kind), 1, 0, 0, False, 2, 1

@@ -2,16 +2,17 @@
 numbers one over lines of a, then what does lines of b; for a length without such factors the convolution with a chirp."""
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dtype import types
 from tritorch.ops.loops import COMPLEX, launch_elementwise
 from tritorch.shape import cdiv, next_power_of_2, prod
 from tritorch.tensor import empty, strided
 
-K = kernels("fft")
+K, MIXED = kernels("fft"), kernels("fft_mixed")
 LIMIT = {"c64": 4096, "c128": 2048}                                      # numbers of a tile of one line
 LEAST = 16                                                               # the smallest first factor that is worth a pass
 SHORT = 1 << 28                                                          # angles whose eighths of a circle are counted in 32 bits
+RESIDENT = 6                                                             # programs of a multiprocessor that share the work of mixed factors
 FEW = 2048                                                               # numbers of a tile: programs of eight warps, of which several run
 BLOCK = 1024
 
@@ -60,7 +61,7 @@ class Job:
         self.number = float if compute == "c64" else np.float64
 
     def fits(self, n):
-        return tile_length(n) <= self.limit
+        return room(n) <= self.limit
 
     def scratch(self, *shape):
         return empty(shape, types.complex64 if self.compute == "c64" else types.complex128, self.device)
@@ -81,21 +82,30 @@ class Job:
 
     def tiles(self, out, x, n, dims, steps, ends, cut=0):
         """One kernel. With `cut` the lines of x are cut into that many of n."""
-        log = tile_length(n).bit_length() - 1
         if cut:
             inner, outer, out_step = (cut, steps[0], steps[1]), dims, steps[0] * cut
         else:
             inner, outer = innermost(dims)
             out_step = steps[0]
-        chirps = n & (n - 1) != 0
+        power, few = n & (n - 1) == 0, factors(n)
         shape, out_outer, x_outer = zip(*(outer or [(1, 0, 0)]))
-        plain = ends.store == "all" and ends.load == "all" and not chirps
+        plain = ends.store == "all" and ends.load == "all" and power
         beside = inner[1] < out_step or inner[2] < steps[1]
-        c, warps = lines_of_tile(log, inner[0], beside, plain, self.compute)
-        launch(K.lines_kernel, (prod(shape) * cdiv(inner[0], c),), out, x, self.spectrum(n, log) if chirps else x, shape, out_outer,
-               x_outer, *inner, out_step, steps[1], *ends.pairs, n, ends.have, ends.want, self.number(ends.scale),
-               self.number(ends.middle), CUT=cut > 0, CHIRP=chirps, WIDE=wide(n, cut, inner, (out_step, steps[1])),
-               OUTER=len(shape), C=c, LOG=log, num_warps=warps, **self.flags(ends, "LOAD", "STORE"))
+        how = dict(CUT=cut > 0, WIDE=wide(n, cut, inner, (out_step, steps[1])), OUTER=len(shape), **self.flags(ends, "LOAD", "STORE"))
+        places = shape, out_outer, x_outer
+        lines = *inner, out_step, steps[1], *ends.pairs
+        facts = ends.have, ends.want, self.number(ends.scale), self.number(ends.middle)
+        if power or not few:
+            log = tile_length(n).bit_length() - 1
+            c, warps = lines_of_tile(log, inner[0], beside, plain, self.compute)
+            launch(K.lines_kernel, (prod(shape) * cdiv(inner[0], c),), out, x, x if power else self.spectrum(n, log), *places, *lines, n,
+                   *facts, CHIRP=not power, C=c, LOG=log, num_warps=warps, **how)
+        else:
+            c = mixed_lines(n, few, inner[0], beside)
+            count = prod(shape) * cdiv(inner[0], c)
+            programs = min(count, RESIDENT * sm_count())
+            launch(MIXED.mixed_kernel, (programs,), out, x, self.scratch(programs * c * n), *places, count, *lines, *facts, C=c, N=n,
+                   PASSES=steps_of(n, few, c), num_warps=warps_for(next_power_of_2(c * n)), **how)
 
     def flags(self, ends, *names):
         """What kernels are told as constexprs."""
@@ -143,8 +153,38 @@ class Job:
 def as_pairs(n, dtype):
     """Whether n real numbers, or the spectrum of such, go as n / 2 complex ones, pairs of neighbours, for half the work. What these have
     to be put together from costs more where the whole is one plain tile: by prediction 112 µs for 56 of 16384 lines of 1024."""
-    plain = n & (n - 1) == 0 and n <= LIMIT["c64" if dtype is types.float32 else "c128"]
+    plain = factors(n) and n <= LIMIT["c64" if dtype is types.float32 else "c128"]
     return n % 2 == 0 and not plain
+
+
+def factors(n):
+    """The factors of the passes for n, of 2, 3, 4, 5, 7 and 8; () if there are others."""
+    found = []
+    for factor in (7, 5, 3, 8, 4, 2):
+        while n % factor == 0 and not (factor == 8 and n == 16):         # which is 4 · 4
+            n //= factor
+            found.append(factor)
+    return tuple(found) if n == 1 else ()
+
+
+def room(n):
+    """Numbers that a line of n takes in a tile."""
+    return n if factors(n) else tile_length(n)
+
+
+def mixed_lines(n, few, inner, beside):
+    """How many lines a tile has: those that fill the blocks of its passes best."""
+    most = max(min(tile(max(FEW // n, min(8, 4096 // n) if beside else 1), (1 << 15) // n), inner), 1)
+    return max(range(most // 2 + 1, most + 1), key=lambda c: sum(c * n / (block * f) for f, _, block in steps_of(n, few, c)))
+
+
+def steps_of(n, few, c):
+    """(factor, product of those before, block) of each pass."""
+    made, before = [], 1
+    for factor in few:
+        made.append((factor, before, next_power_of_2(c * n // factor)))
+        before *= factor
+    return tuple(made)
 
 
 def tile_length(n):
@@ -155,8 +195,8 @@ def tile_length(n):
 def first_factor(n, limit):
     """The factor of n nearest to its root that a tile has four lines of, or more; 1 if there is none. Powers of 2 go first."""
     root = n ** 0.5
-    fitting = [a for a in range(LEAST, min(limit // 4, n // LEAST) + 1) if n % a == 0 and tile_length(a) <= limit // 4]
-    return min(fitting, key=lambda a: max(a / root, root / a) * (2 if a & (a - 1) else 1), default=1)
+    fitting = [a for a in range(LEAST, min(limit // 4, n // LEAST) + 1) if n % a == 0 and room(a) <= limit // 4]
+    return min(fitting, key=lambda a: max(a / root, root / a) * (1 if a & (a - 1) == 0 else 2 if factors(a) else 4), default=1)
 
 
 def packed(sizes, last):
