@@ -10,6 +10,8 @@ import inspect
 from tritorch import keywords, storage
 from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
+from tritorch.autograd.graph import record
+from tritorch.autograd.modes import state
 from tritorch.calling import on_arrays, on_device
 from tritorch.cuda.allocator import memories
 from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
@@ -17,7 +19,6 @@ from tritorch.repeat import repeating
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
-record, state = graph.record, modes.state
 registry, NUMPY = {}, keywords.NUMPY                                     # every operator by name; numpy's names, which PyTorch takes
 
 
