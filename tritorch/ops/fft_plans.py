@@ -105,7 +105,7 @@ class Job:
             count = prod(shape) * cdiv(inner[0], c)
             programs = min(count, RESIDENT * sm_count())
             launch(MIXED.mixed_kernel, (programs,), out, x, self.scratch(programs * c * n), *places, count, *lines, *facts, C=c, N=n,
-                   PASSES=steps_of(n, few, c), num_warps=min(warps_for(next_power_of_2(c * n)), 8), **how)
+                   PASSES=steps_of(n, few, c), num_warps=min(warps_for(next_power_of_2(c * n)), 16 if self.compute == "c64" else 8), **how)
 
     def flags(self, ends, *names):
         """What kernels are told as constexprs."""
