@@ -84,7 +84,7 @@ def short_lines(monkeypatch):
     monkeypatch.setattr(fft_plans, "LEAST", 2)
 
 
-@pytest.mark.parametrize("n, launches", [(128, 2), (2048, 3), (120, 2), (132, 3), (37, 6)])
+@pytest.mark.parametrize("n, launches", [(128, 2), (2048, 3), (120, 2), (66, 3), (37, 6)])
 def test_long_lines(n, launches, cuda, short_lines, monkeypatch):
     """Two factors, three, mixed ones, one that takes a chirp, and a prime."""
     count, launch = [], fft_plans.launch
@@ -92,7 +92,7 @@ def test_long_lines(n, launches, cuda, short_lines, monkeypatch):
     x = torch.tensor(numbers("fft", (2, n), np.float64), device=cuda)
     near(torch.fft.fft(x), np.fft.fft(x.cpu().numpy()), np.float64)
     assert len(count) == launches
-    if n in (132, 37):
+    if n in (66, 37):
         near(torch.fft.ifft(x.T, dim=0), np.fft.ifft(x.cpu().numpy()).T, np.float64)
         near(torch.fft.rfft(x.real), np.fft.rfft(x.cpu().numpy().real), np.float64)
         near(torch.fft.irfft(x, n), np.fft.irfft(x.cpu().numpy(), n), np.float64)

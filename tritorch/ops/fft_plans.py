@@ -61,7 +61,7 @@ class Job:
         self.number = float if compute == "c64" else np.float64
 
     def fits(self, n):
-        return room(n) <= self.limit
+        return room(n, self.compute) <= self.limit
 
     def scratch(self, *shape):
         return empty(shape, types.complex64 if self.compute == "c64" else types.complex128, self.device)
@@ -70,7 +70,7 @@ class Job:
         """Lines of n numbers from x into out, all that there are."""
         if self.fits(n):
             return self.tiles(out, x, n, dims, steps, ends)
-        a = first_factor(n, self.limit)
+        a = first_factor(n, self.compute)
         if a == 1:
             return self.convolved(out, x, n, dims, steps, ends)
         b, sizes = n // a, [d[0] for d in dims]
@@ -101,11 +101,11 @@ class Job:
             launch(K.lines_kernel, (prod(shape) * cdiv(inner[0], c),), out, x, x if power else self.spectrum(n, log), *places, *lines, n,
                    *facts, CHIRP=not power, C=c, LOG=log, num_warps=warps, **how)
         else:
-            c = mixed_lines(n, few, inner[0], beside)
+            c = mixed_lines(n, few, inner[0], beside, self.compute)
             count = prod(shape) * cdiv(inner[0], c)
             programs = min(count, RESIDENT * sm_count())
             launch(MIXED.mixed_kernel, (programs,), out, x, self.scratch(programs * c * n), *places, count, *lines, *facts, C=c, N=n,
-                   PASSES=steps_of(n, few, c), num_warps=warps_for(next_power_of_2(c * n)), **how)
+                   PASSES=steps_of(n, few, c), num_warps=min(warps_for(next_power_of_2(c * n)), 16 if self.compute == "c64" else 8), **how)
 
     def flags(self, ends, *names):
         """What kernels are told as constexprs."""
@@ -153,7 +153,8 @@ class Job:
 def as_pairs(n, dtype):
     """Whether n real numbers, or the spectrum of such, go as n / 2 complex ones, pairs of neighbours, for half the work. What these have
     to be put together from costs more where the whole is one plain tile: by prediction 112 µs for 56 of 16384 lines of 1024."""
-    plain = factors(n) and n <= LIMIT["c64" if dtype is types.float32 else "c128"]
+    compute = "c64" if dtype is types.float32 else "c128"
+    plain = factors(n) and room(n, compute) <= LIMIT[compute]
     return n % 2 == 0 and not plain
 
 
@@ -167,14 +168,17 @@ def factors(n):
     return tuple(found) if n == 1 else ()
 
 
-def room(n):
-    """Numbers that a line of n takes in a tile."""
-    return n if factors(n) else tile_length(n)
+def room(n, compute):
+    """Numbers that a line of n takes in a tile; mixed passes of complex128 need registers of two."""
+    if n & (n - 1) == 0 or not factors(n):
+        return tile_length(n)
+    return n if compute == "c64" else 2 * n
 
 
-def mixed_lines(n, few, inner, beside):
+def mixed_lines(n, few, inner, beside, compute):
     """How many lines a tile has: those that fill the blocks of its passes best."""
-    most = max(min(tile(max(FEW // n, min(8, 4096 // n) if beside else 1), (1 << 15) // n), inner), 1)
+    wanted = max(FEW // n, min(8, 4096 // n) if beside and compute == "c64" else 1)
+    most = max(min(tile(wanted, (1 << 15) // n), inner), 1)
     return max(range(most // 2 + 1, most + 1), key=lambda c: sum(c * n / (block * f) for f, _, block in steps_of(n, few, c)))
 
 
@@ -192,10 +196,10 @@ def tile_length(n):
     return n if n & (n - 1) == 0 else next_power_of_2(2 * n - 1)
 
 
-def first_factor(n, limit):
+def first_factor(n, compute):
     """The factor of n nearest to its root that a tile has four lines of, or more; 1 if there is none. Powers of 2 go first."""
-    root = n ** 0.5
-    fitting = [a for a in range(LEAST, min(limit // 4, n // LEAST) + 1) if n % a == 0 and room(a) <= limit // 4]
+    root, most = n ** 0.5, LIMIT[compute] // 4
+    fitting = [a for a in range(LEAST, min(most, n // LEAST) + 1) if n % a == 0 and room(a, compute) <= most]
     return min(fitting, key=lambda a: max(a / root, root / a) * (1 if a & (a - 1) == 0 else 2 if factors(a) else 4), default=1)
 
 
