@@ -55,3 +55,49 @@ def interleave_kernel(out_ptr, x_ptrs, N, LOG: tl.constexpr, BLOCK: tl.constexpr
     COUNT: tl.constexpr = BLOCK * len(x_ptrs)
     o = first * len(x_ptrs) + tl.arange(0, COUNT)
     tl.store(out_ptr + o, parts[0], mask=o < N * len(x_ptrs))
+
+
+@triton.constexpr_function
+def turned(i, LOG):
+    """The number of LOG bits, 2 or 3, in the opposite order."""
+    return (i >> 2) + (i & 2) + (i & 1) * 4 if LOG == 3 else (i >> 1) + (i & 1) * 2
+
+
+@triton.constexpr_function
+def source(k, p, LOG):
+    """Of the k-th 2^LOG elements that a thread writes, that which halving puts in place p."""
+    return (k << LOG) + ((p >> 2) + (p & 2) + (p & 1) * 4 if LOG == 3 else (p >> 1) + (p & 1) * 2)
+
+
+@triton.jit
+def lace_kernel(out_ptr, x_ptrs, N, LOG: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """The same for a number of x_k that is no power of two: a thread takes 2^LOG elements of each, which is what it loads at once, and
+    stores as many at a time; which goes where is known when this is compiled, and costs no instruction."""
+    COUNT: tl.constexpr = len(x_ptrs)
+    EACH: tl.constexpr = 1 << LOG
+    group = tl.program_id(0)
+    group = (group.to(tl.int64) if WIDE else group) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    lane = tl.arange(0, EACH)[None, :]
+    row = group * EACH + lane
+    columns = ()
+    for k in tl.static_range(COUNT):
+        x = tl.load(x_ptrs[k] + row, mask=row < N, other=0)
+        pieces = (tl.reshape(x, (BLOCK, 2, 2, 2) if LOG == 3 else (BLOCK, 2, 2)),)
+        for _ in tl.static_range(LOG):
+            halves = ()
+            for p in tl.static_range(len(pieces)):
+                a, b = tl.split(pieces[p])
+                halves = halves + (a, b)
+            pieces = halves
+        columns = columns + (pieces,)
+    for k in tl.static_range(COUNT):
+        parts = ()
+        for p in tl.static_range(EACH):
+            parts = parts + (columns[source(k, p, LOG) % COUNT][turned(source(k, p, LOG) // COUNT, LOG)],)
+        for _ in tl.static_range(LOG):
+            pairs = ()
+            for p in tl.static_range(len(parts) // 2):
+                pairs = pairs + (tl.join(parts[2 * p], parts[2 * p + 1]),)
+            parts = pairs
+        at = group * (EACH * COUNT) + (k * EACH + lane)
+        tl.store(out_ptr + at, tl.reshape(parts[0], (BLOCK, EACH)), mask=at < N * COUNT)

@@ -81,6 +81,11 @@ def _join_short(out, parts, starts, widths, total):
     if len(parts) in (2, 4, 8) and total == len(parts):
         block = block // 2 if total == 8 else block
         launch(K.interleave_kernel, (cdiv(n // total, block),), out, parts, n // total, LOG=total.bit_length() - 1, BLOCK=block)
+    elif 3 <= len(parts) == total and out.dtype.itemsize <= 4:           # three columns of 16M bfloat16: 48 µs, not 86 (predicted)
+        log, rows = 3 if out.dtype.itemsize < 4 else 2, n // total
+        block = tile(64, 1 << 12)
+        launch(K.lace_kernel, (cdiv(cdiv(rows, 1 << log), block),), out, parts, rows, LOG=log, WIDE=n + (block * total << log) >= 1 << 31,
+               BLOCK=block, num_warps=2)
     else:
         launch(K.join_short_kernel, (cdiv(n, block),), out, parts, starts, widths, n, TOTAL=total, WIDE=n >= 1 << 31,
                BLOCK=block)
@@ -115,6 +120,7 @@ def concatenated_samples(make):
     yield (make(2, 3), make(4, 3)), 0, (2, 4)
     yield (make(2, 3), make(2, 1), make(2, 0)), -1, (3, 1, 0)
     yield (make(5),), 0, (5,)
+    yield (make(9, 1), make(9, 1), make(9, 1)), 1, (1, 1, 1)
     yield (make(0), make(3, 2)), 0, (None, 3)
     yield (make(3, grad=False), make(2, integer=True)), 0, (3, 2)
 
