@@ -100,7 +100,7 @@ HOPELESS = 2
 # 10.7 µs so and 12.1 with a second kernel, 256 x 256 x 8192 in eight 7.5 and 7.0.
 COUNTERS, MOST_JOINED, JOINED_ELEMENTS, LAST = 2048, 4, 1 << 15, 700
 MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which 16-bit products are small
-BEGIN_GROUPS, QUICK = 5800, 16       # the same of float32 by groups, until the sums leave too; in which one of their threads cuts a number
+BEGIN_GROUPS, QUICK = 3800, 16       # the same of float32 by groups, until the sums leave too; in which one of their threads cuts a number
 BETWEEN, UNEVEN = 500, 1.2          # cycles for each of a group's blocks in which it does neither; as groups get in each other's way
 FEW, NARROW = 1 << 21, 128          # elements of a result of few tiles; rows or columns that few tiles take
 SWAPPED = 64                        # rows of a result, up to which those of its transpose are multiplied
