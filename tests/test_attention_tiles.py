@@ -30,7 +30,8 @@ def test_hopper_kernels_are_among_the_candidates():
 
 @pytest.mark.parametrize("length, size, keywords, first", [
     (1024, 64, {}, ("gluon 2", "apart", "plain", "gluon")), (4096, 64, {}, ("gluon 3", "together_gluon", "plain", "gluon")),
-    (4096, 128, {}, ("gluon 2", "apart", "gluon", "gluon")), (1024, 256, {}, ("plain", "apart", "plain", "plain")),
+    (4096, 128, {}, ("gluon 2", "apart", "gluon", "gluon")), (1024, 256, {}, ("gluon 2", "apart", "gluon", "gluon 1")),
+    (1024, 160, {"window_size": (64, 0)}, ("gluon 2", "apart", "gluon", "gluon 1")),
     (1024, 128, {"window_size": (64, 0)}, ("gluon 2", "together_gluon", "plain", "plain"))])
 def test_what_was_quickest_comes_first(length, size, keywords, first):
     with driver.using(DryDriver(90)), tuner.trying_all() as met:
