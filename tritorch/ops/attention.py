@@ -323,7 +323,7 @@ def attention_keep(scores, dropout_p, seed, offset, base):
 
     >>> import tritorch as torch
     >>> attention_keep(torch.zeros(1, 1, 1, 4), 0.5, 0, 0, None)
-    tensor([[[[2., 0., 2., 2.]]]])
+    tensor([[[[0., 2., 2., 0.]]]])
     """
     return scores.shape, scores.dtype, scores.device
 
