@@ -168,3 +168,12 @@ def test_dtypes_that_can_only_be_named():
 def test_view_takes_numpys_numbers():
     assert torch.zeros(4).view(np.int64(4)).shape == (4,) and torch.zeros(2, 2).view(np.int32(-1)).shape == (4,)
     assert torch.zeros(2).view(torch.int16).shape == (4,)
+
+
+def test_two_numbers_are_divided_to_a_tensor():
+    for pair, rounding_mode, want in (((5, 2), None, 2.5), ((5, 2), "trunc", 2), ((-7, 2), "floor", -4), ((-7, 2), "trunc", -3),
+                                      ((5.0, 2), "floor", 2.0), ((True, 2), None, 0.5)):
+        got = torch.div(*pair, rounding_mode=rounding_mode)
+        assert got.item() == want and got.dtype is (torch.float32 if isinstance(want, float) else torch.int64)
+    refused(TypeError, lambda: torch.div("a", 2))
+    refused(RuntimeError, lambda: torch.div(5, 2, rounding_mode="up"), lambda: torch.div(5, 0, rounding_mode="floor"))

@@ -136,8 +136,7 @@ floor_divide = binary("floor_divide", """input / other rounded down.
     """, _no_zeros("floor_divide", np.floor_divide), result=numbers, domain=APART, grad_input=zeros, grad_other=zeros,
                       samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
 trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _no_zeros("trunc_divide", _truncated_division), result=numbers,
-                      domain=APART, grad_input=zeros, grad_other=zeros,
-                      samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
+                      domain=APART, grad_input=zeros, grad_other=zeros, samples=lambda make: [(make(9, **WHOLE), n) for n in (4, -3)])
 remainder = binary("remainder", """input - other · ⌊input / other⌋: the sign of `other`, as Python's %.
 
     >>> import tritorch as torch; torch.tensor([-7, 7]) % 3
@@ -157,11 +156,12 @@ def div(input, other, *, rounding_mode=None, out=None):
     >>> import tritorch as torch; torch.tensor([1, 2]) / 4
     tensor([0.2500, 0.5000])
     """
-    if rounding_mode is None:
-        f = div_true
-    else:
-        check(rounding_mode in ("floor", "trunc"), "div", "rounding_mode None, 'floor' or 'trunc'", repr(rounding_mode))
-        f = floor_divide if rounding_mode == "floor" else trunc_divide
+    check(rounding_mode in (None, "floor", "trunc"), "div", "rounding_mode None, 'floor' or 'trunc'", rounding_mode)
+    f = div_true if rounding_mode is None else floor_divide if rounding_mode == "floor" else trunc_divide
+    if isinstance(input, (bool, int, float)) and isinstance(other, (bool, int, float)):
+        from tritorch.ops.create import tensor
+
+        input = tensor(input)                                            # two numbers make a tensor, as lengths of sequences are divided
     return f(input, other) if out is None else f.into(out, input, other)
 
 
