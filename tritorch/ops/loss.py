@@ -8,6 +8,7 @@ from tritorch.ops import loss_terms
 from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, weighted_mean
 from tritorch.ops.distances import loss_of_all
+from tritorch.ops.elementwise import no_bools
 from tritorch.ops.nll import nll_rows
 from tritorch.ops.softmax import log_softmax
 from tritorch.pairs import refuse
@@ -186,6 +187,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     >>> l1_loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0]))
     tensor(1.5000)
     """
+    no_bools("sub", input, target)
     return distance("l1", input, target, reduction, size_average, reduce, weight)
 
 
