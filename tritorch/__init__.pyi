@@ -108,9 +108,16 @@ float8_e5m2: dtype
 half: dtype
 inf: builtins.float
 int: dtype
+int1: dtype
 int16: dtype
+int2: dtype
+int3: dtype
 int32: dtype
+int4: dtype
+int5: dtype
+int6: dtype
 int64: dtype
+int7: dtype
 int8: dtype
 jagged: layout
 long: dtype
@@ -124,9 +131,16 @@ sparse_coo: layout
 sparse_csc: layout
 sparse_csr: layout
 strided: layout
+uint1: dtype
 uint16: dtype
+uint2: dtype
+uint3: dtype
 uint32: dtype
+uint4: dtype
+uint5: dtype
+uint6: dtype
 uint64: dtype
+uint7: dtype
 uint8: dtype
 
 def _assert(condition, message) -> Any:
