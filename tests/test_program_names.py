@@ -185,3 +185,7 @@ def test_two_numbers_are_divided_to_a_tensor():
         assert got.item() == want and got.dtype is (torch.float32 if isinstance(want, float) else torch.int64)
     refused(TypeError, lambda: torch.div("a", 2))
     refused(RuntimeError, lambda: torch.div(5, 2, rounding_mode="up"), lambda: torch.div(5, 0, rounding_mode="floor"))
+
+
+def test_streams_of_accelerators():
+    assert torch.Stream is torch.cuda.Stream is torch.accelerator.Stream and torch.Event is torch.cuda.Event

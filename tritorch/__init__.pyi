@@ -6,6 +6,7 @@ from tritorch.typed import BoolTensor as BoolTensor
 from tritorch.typed import ByteTensor as ByteTensor
 from tritorch.typed import CharTensor as CharTensor
 from tritorch.typed import DoubleTensor as DoubleTensor
+from tritorch.cuda.event import Event as Event
 from tritorch.typed import FloatTensor as FloatTensor
 from tritorch.futures import Future as Future
 from tritorch.generator import Generator as Generator
@@ -15,6 +16,7 @@ from tritorch.typed import LongTensor as LongTensor
 from tritorch.errors import OutOfMemoryError as OutOfMemoryError
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
+from tritorch.cuda.stream import Stream as Stream
 from tritorch.tensor import Tensor as Tensor
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
