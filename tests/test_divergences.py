@@ -116,9 +116,18 @@ def test_own_classes():
     finally:
         for pair in ((Narrow, d.Normal), (d.Normal, Wide), (Narrow, Wide)):
             _formulas.pop(pair, None)
-    for wrong in ((3, d.Normal), (d.Normal, int)):
+    for wrong in ((3, d.Normal), (d.Normal, "Normal")):
         with pytest.raises(TypeError, match="classes of distributions"):
             d.register_kl(*wrong)
+
+    class Own:                                                           # a library may have distributions that are none of ours
+        pass
+
+    try:
+        d.register_kl(Own, d.Normal)(lambda p, q: q.scale)
+        assert d.kl_divergence(Own(), Wide(0.0, 2.0)).item() == 2.0
+    finally:
+        _formulas.pop((Own, d.Normal), None)
     for p, q in ((d.Binomial(3, t(0.5)), d.Binomial(4, t(0.5))), (d.Normal(0.0, 1.0), d.Cauchy(0.0, 1.0)),
                  (d.LogNormal(0.0, 1.0), d.HalfNormal(1.0)), (d.Normal(0.0, 1.0), d.Poisson(1.0))):
         with pytest.raises(NotImplementedError):

@@ -165,6 +165,14 @@ def test_dtypes_that_can_only_be_named():
                 make()
 
 
+def test_dtypes_of_few_bits_can_be_named():
+    for name in [f"{kind}{bits}" for kind in ("uint", "int") for bits in range(1, 8)]:
+        kind = getattr(torch, name)
+        assert kind.itemsize == 1 and kind.is_signed == name.startswith("int") and pickle.loads(pickle.dumps(kind)) is kind
+        refused(NotImplementedError, lambda kind=kind: torch.zeros(2, dtype=kind), lambda kind=kind: X.to(kind))
+        refused(TypeError, lambda kind=kind: torch.iinfo(kind))
+
+
 def test_view_takes_numpys_numbers():
     assert torch.zeros(4).view(np.int64(4)).shape == (4,) and torch.zeros(2, 2).view(np.int32(-1)).shape == (4,)
     assert torch.zeros(2).view(torch.int16).shape == (4,)
@@ -177,3 +185,7 @@ def test_two_numbers_are_divided_to_a_tensor():
         assert got.item() == want and got.dtype is (torch.float32 if isinstance(want, float) else torch.int64)
     refused(TypeError, lambda: torch.div("a", 2))
     refused(RuntimeError, lambda: torch.div(5, 2, rounding_mode="up"), lambda: torch.div(5, 0, rounding_mode="floor"))
+
+
+def test_streams_of_accelerators():
+    assert torch.Stream is torch.cuda.Stream is torch.accelerator.Stream and torch.Event is torch.cuda.Event

@@ -6,6 +6,7 @@ from tritorch.typed import BoolTensor as BoolTensor
 from tritorch.typed import ByteTensor as ByteTensor
 from tritorch.typed import CharTensor as CharTensor
 from tritorch.typed import DoubleTensor as DoubleTensor
+from tritorch.cuda.event import Event as Event
 from tritorch.typed import FloatTensor as FloatTensor
 from tritorch.futures import Future as Future
 from tritorch.generator import Generator as Generator
@@ -15,6 +16,7 @@ from tritorch.typed import LongTensor as LongTensor
 from tritorch.errors import OutOfMemoryError as OutOfMemoryError
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
+from tritorch.cuda.stream import Stream as Stream
 from tritorch.tensor import Tensor as Tensor
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
@@ -116,9 +118,16 @@ float8_e5m2: dtype
 half: dtype
 inf: builtins.float
 int: dtype
+int1: dtype
 int16: dtype
+int2: dtype
+int3: dtype
 int32: dtype
+int4: dtype
+int5: dtype
+int6: dtype
 int64: dtype
+int7: dtype
 int8: dtype
 jagged: layout
 long: dtype
@@ -132,9 +141,16 @@ sparse_coo: layout
 sparse_csc: layout
 sparse_csr: layout
 strided: layout
+uint1: dtype
 uint16: dtype
+uint2: dtype
+uint3: dtype
 uint32: dtype
+uint4: dtype
+uint5: dtype
+uint6: dtype
 uint64: dtype
+uint7: dtype
 uint8: dtype
 
 def _assert(condition, message) -> Any:

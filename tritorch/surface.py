@@ -77,6 +77,8 @@ HOMES = {
     "ops.segment_reduce": "segment_reduce",
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
+    "cuda": "Event Stream",
+    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
