@@ -25,14 +25,14 @@ def declared(device, only):
 
 def maker(torch, device):
     """`make` of the cards, drawing large tensors where they will be used; gradients are not what a workload times."""
-    def make(*shape, dtype=torch.float32, low=None, high=None, positive=False, integer=False, grad=False):
+    def make(*shape, dtype=torch.float32, low=None, high=None, positive=False, integer=False, grad=False, complex=False):
         if integer:
             drawn = torch.randint(-5 if low is None else low, 5 if high is None else high, shape, device=device)
             return drawn if dtype is torch.float32 else drawn.to(dtype)
         if positive:
             low, high = 0.5 if low is None else low, 2.0 if high is None else high
         drawn = torch.randn(*shape, device=device) if low is None else torch.rand(*shape, device=device) * (high - low) + low
-        return drawn.to(dtype)
+        return torch.complex(drawn, drawn) if complex else drawn.to(dtype)
 
     return make
 

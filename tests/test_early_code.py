@@ -72,7 +72,7 @@ def early():
                         (False, choice.gluon(n, n, n, 1, H200)), (False, choice.whole(64, n, n, 1, H200)),
                         (True, choice.whole(64, n, n, 1, H200, True)), (True, choice.groups(n, n, n, 1, H200)),
                         (True, choice.exact(n, n, n, 1, H200)),
-                        (True, choice.exact(n, n, n, 1, H200, True)), (False, [(0, {**choice.FALLBACK, "kernel": "plain", "splits": 2})])):
+                        (True, choice.exact(n, n, n, 1, H200, True)), (False, [(0, {**choice.FALLBACK, "kernel": "plain", "splits": 8})])):
         with tuner.forcing("matmul", found[0][1]):
             for spec in launched(lambda e, wide=wide: e(n, n) @ e(n, n) if wide else e(n, n, **BF16) @ e(n, n, **BF16)):
                 if spec.options.get("launch_pdl"):

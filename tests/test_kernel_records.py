@@ -15,10 +15,14 @@ import machine_code  # noqa: E402
 
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402
+import tritorch.linalg  # noqa: E402,F401
+import tritorch.ops.embedded  # noqa: E402,F401
+import tritorch.ops.embedded_values  # noqa: E402,F401
 import tritorch.ops.stft  # noqa: E402,F401
 import tritorch.optim  # noqa: E402,F401
 import tritorch.special  # noqa: E402,F401  the operators that only these load belong to the record as well
 from tritorch.cuda import compiler  # noqa: E402
+from tritorch.pairs import MADE  # noqa: E402
 from tritorch.testing import cards  # noqa: E402
 
 RECORD = Path(__file__).parent / "records" / "kernels.json"
@@ -37,8 +41,9 @@ def launched():
         patch.setattr("tritorch.cuda.simulated.interpreter.Kernel.run", lambda *launch: None)
         where = torch.device("cuda:0")
         for op in torch.dispatch.registry.values():
-            for kind in (torch.float32, torch.bfloat16):
-                for args in cards.samples_of(op, kind):
+            real = [(op, torch.float32), (op, torch.bfloat16)][:1 if op.complex == MADE else 2]         # there are none of half precision
+            for card, kind in real + ([(cards.Complex(op), torch.float32)] if op.complex and op.complex != MADE else []):
+                for args in cards.samples_of(card, kind):
                     outs, ins = cards.differentiable(op, cards.leaves(args, where))
                     if outs:
                         torch.autograd.grad(outs, ins, [torch.ones_like(o) for o in outs], allow_unused=True)

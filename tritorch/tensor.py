@@ -81,13 +81,11 @@ class Tensor:
         """Number of elements."""
         return layout(self.shape)[2]
 
-    nelement = numel
-
     def dim(self):
         """Number of dimensions."""
         return len(self.shape)
 
-    ndimension = dim
+    nelement, ndimension = numel, dim
 
     def element_size(self):
         """Bytes of one element."""

@@ -127,7 +127,7 @@ def _array(x):
 
 
 # ------------------------------------------------------------------ the families
-def _finish(made, name, doc, grads, workload_arity, condition=False):
+def _finish(made, name, doc, grads, workload_arity, condition=False, complex=False):
     made.__doc__ = doc
     for target, rule in (grads or {}).items():
         made.grad(*target.split())(rule)
@@ -135,9 +135,10 @@ def _finish(made, name, doc, grads, workload_arity, condition=False):
     @made.workloads
     def workloads(make):
         n = 1 << 24
-        first, *others = [make(n, positive=True, grad=False) for _ in range(workload_arity)]
+        first, *others = [make(n, positive=True, grad=False, complex=complex) for _ in range(workload_arity)]
         operands = (first > 1 if condition else first, *others)
-        yield f"{name} 16M fp32", lambda: operands, n * (4 * (workload_arity + 1) - 3 * condition), n
+        size = 8 if complex else 4
+        yield f"{name} 16M {'c64' if complex else 'fp32'}", lambda: operands, n * (size * (workload_arity + 1) - 3 * condition), n
 
     return made
 
@@ -186,7 +187,7 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
         if samples is not None:
             yield from samples(make)
 
-    return _finish(made, name, doc, {"input": grad} if grad else None, 1)
+    return _finish(made, name, doc, {"input": grad} if grad else None, 1, complex=(domain or {}).get("complex", False))
 
 
 def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,

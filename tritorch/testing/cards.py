@@ -308,7 +308,7 @@ def check_repeated(op, where):
                 assert_near(second, first, f"{describe(op, args)} repeated", 0.0)
 
 
-class _Complex:
+class Complex:
     """An operator whose samples are drawn complex."""
 
     def __init__(self, op):
@@ -330,7 +330,7 @@ def check_complex(op, where):
     if op.complex and op.complex != MADE and not (op.complex == HOST and where.type != "cpu"):
         for check in (check_values, check_layouts, check_gradients, check_destinations, check_forward_mode, check_capture, check_repeated):
             if op.__name__ not in PHASES or check not in (check_gradients, check_forward_mode):
-                check(_Complex(op), where)
+                check(Complex(op), where)
 
 
 def check_errors(op, where):
