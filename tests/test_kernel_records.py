@@ -14,8 +14,8 @@ triton = pytest.importorskip("triton")
 import machine_code  # noqa: E402
 
 import tritorch as torch  # noqa: E402
-import tritorch.nn  # noqa: E402
 import tritorch.linalg  # noqa: E402,F401
+import tritorch.nn  # noqa: E402
 import tritorch.ops.embedded  # noqa: E402,F401
 import tritorch.ops.embedded_values  # noqa: E402,F401
 import tritorch.ops.stft  # noqa: E402,F401
