@@ -22,7 +22,7 @@ import tritorch.ops.stft  # noqa: E402,F401
 import tritorch.optim  # noqa: E402,F401
 import tritorch.special  # noqa: E402,F401  the operators that only these load belong to the record as well
 from tritorch.cuda import compiler  # noqa: E402
-from tritorch.pairs import MADE  # noqa: E402
+from tritorch.pairs import HOST, MADE  # noqa: E402
 from tritorch.testing import cards  # noqa: E402
 
 RECORD = Path(__file__).parent / "records" / "kernels.json"
@@ -42,7 +42,7 @@ def launched():
         where = torch.device("cuda:0")
         for op in torch.dispatch.registry.values():
             real = [(op, torch.float32), (op, torch.bfloat16)][:1 if op.complex == MADE else 2]         # there are none of half precision
-            for card, kind in real + ([(cards.Complex(op), torch.float32)] if op.complex and op.complex != MADE else []):
+            for card, kind in real + ([(cards.Complex(op), torch.float32)] if op.complex not in (None, MADE, HOST) else []):
                 for args in cards.samples_of(card, kind):
                     outs, ins = cards.differentiable(op, cards.leaves(args, where))
                     if outs:

@@ -88,17 +88,23 @@ def _longer(g, length):
     return overlap_add(g.unsqueeze(-2), g.shape[-1], length)
 
 
+def precise(make):
+    """The dtype of samples, in which half precision is float32."""
+    return make.dtype if make.dtype.to_real() in (types.float32, types.float64) else types.float32
+
+
 @frames.samples
 def frames_samples(make):
-    yield make(7), 3, 2
-    yield make(2, 9), 4, 3
-    yield make(2, 2, 5), 5, 1
-    yield make(0, 4), 2, 1
+    kind = precise(make)
+    yield make(7, dtype=kind), 3, 2
+    yield make(2, 9, dtype=kind), 4, 3
+    yield make(2, 2, 5, dtype=kind), 5, 1
+    yield make(0, 4, dtype=kind), 2, 1
 
 
 @overlap_add.samples
 def overlap_add_samples(make):
-    kind = make.dtype if make.dtype.to_real() in (types.float32, types.float64) else types.float32
+    kind = precise(make)
     yield make(3, 4, dtype=kind), 2, 8
     yield make(2, 3, 5, dtype=kind), 2, 11
     yield make(2, 1, 2, 3, dtype=kind), 4, 6
