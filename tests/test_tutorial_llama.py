@@ -13,11 +13,11 @@ from tritorch.safetensors import save_file
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-           "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "torch_dtype": "float32"}
+           "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "torch_dtype": "float16"}
 SLOWED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 STRETCHED = {"rope_theta": 50.0, "rope_type": "linear", "factor": 2.0}
 KINDS = {"llama": {"rope_theta": 100.0, "rope_scaling": SLOWED}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 12},
-         "mistral": {"sliding_window": None, "dtype": "float32", "rope_parameters": STRETCHED}}
+         "mistral": {"sliding_window": None, "dtype": "bfloat16", "rope_parameters": STRETCHED}}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def folder_of(llama, tmp_path, kind, **numbers):
     """A folder as Hugging Face has it, of weights that were drawn."""
     numbers = {"model_type": kind, **NUMBERS, **KINDS[kind], **numbers}
     (tmp_path / "config.json").write_text(json.dumps(numbers))
-    model = llama.Llama(llama.Config(numbers))
+    model = llama.empty_model(llama.Config(numbers), "cpu")
     for p in model.parameters():
         p.data.normal_(1 if p.ndim == 1 else 0, 0.3)
     tensors = {name: p.detach() for name, p in model.named_parameters()}
@@ -125,7 +125,7 @@ def test_bad_folders_get_a_sentence(llama, tmp_path):
 
 
 def test_a_token_is_one_graph(llama, tmp_path, monkeypatch, cuda):
-    folder_of(llama, tmp_path, "llama", num_hidden_layers=1)
+    folder_of(llama, tmp_path, "llama", num_hidden_layers=1, torch_dtype="float32")
     wanted = list(llama.generate(llama.load(tmp_path, "cpu"), [1, 2, 3], 5))          # the first steps warm up
     compiled, steps = T.compile, []
     monkeypatch.setattr(llama.torch, "compile", lambda fn: steps.append(compiled(fn)) or steps[-1])

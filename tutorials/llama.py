@@ -151,9 +151,11 @@ class Llama(nn.Module):
 
 # ---------------------------------------------------------------- the files
 def load(folder, device):
-    """The model of a folder, in the dtype of its files, straight into its memory."""
+    """The model of a folder, in the dtype of its files, or on the CPU, which computes half types by float32, in that."""
     folder = Path(folder)
     config = Config(json.loads((folder / "config.json").read_text()))
+    if torch.device(device).type == "cpu":
+        config.torch_dtype = torch.float32
     model = empty_model(config, device)
     wanted = dict(model.named_parameters())
     for path in sorted(folder.glob("*.safetensors")):
