@@ -28,8 +28,8 @@ def test_kinds_of_numbers(kind, found):
 
 def test_a_borrow_goes_to_the_next_difference():
     a, b = 0x00000001_00000000_00000005, 0x00000000_FFFFFFFF_00000006
-    parts = [np.uint32(v >> 32 * k & 0xFFFFFFFF) for v in (a, b) for k in range(3)]
-    result = run("sub.cc.u32 %r6, %r0, %r3; subc.cc.u32 %r7, %r1, %r4; subc.u32 %r8, %r2, %r5;", **{f"r{k}": v for k, v in enumerate(parts)})
+    parts = {f"r{3 * i + k}": np.uint32(v >> 32 * k & 0xFFFFFFFF) for i, v in enumerate((a, b)) for k in range(3)}
+    result = run("sub.cc.u32 %r6, %r0, %r3; subc.cc.u32 %r7, %r1, %r4; subc.u32 %r8, %r2, %r5;", **parts)
     assert sum(int(result(f"r{6 + k}")[0]) << 32 * k for k in range(3)) == a - b
 
 
