@@ -42,10 +42,8 @@ def folder_of(llama, tmp_path, kind, **numbers):
     return numbers, {name: x.double().numpy() for name, x in tensors.items()}
 
 
-def reference(numbers, weights, tokens):
-    """Logits of every position, (time, vocabulary)."""
-    heads, groups = numbers["num_attention_heads"], numbers["num_key_value_heads"]
-    size = numbers.get("head_dim", numbers["hidden_size"] // heads)
+def speeds(numbers, size):
+    """The angle of a step for each pair of features."""
     rope = {"rope_theta": numbers.get("rope_theta", 1e4), **(numbers.get("rope_scaling") or {}), **(numbers.get("rope_parameters") or {})}
     speed = [rope["rope_theta"] ** (-2 * i / size) for i in range(size // 2)]
     if rope.get("rope_type") == "linear":
@@ -57,7 +55,14 @@ def reference(numbers, weights, tokens):
             smooth = (trained / length - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
             speed[i] = s / rope["factor"] if length > trained / rope["low_freq_factor"] else s if length < trained / rope[
                 "high_freq_factor"] else (1 - smooth) * s / rope["factor"] + smooth * s
-    angle = np.outer(np.arange(len(tokens)), speed)[:, None]
+    return speed
+
+
+def reference(numbers, weights, tokens):
+    """Logits of every position, (time, vocabulary)."""
+    heads, groups = numbers["num_attention_heads"], numbers["num_key_value_heads"]
+    size = numbers.get("head_dim", numbers["hidden_size"] // heads)
+    angle = np.outer(np.arange(len(tokens)), speeds(numbers, size))[:, None]
 
     def norm(x, name):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + numbers["rms_norm_eps"]) * weights[name + ".weight"]
