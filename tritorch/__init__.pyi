@@ -78,6 +78,7 @@ from tritorch import random as random
 from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import requirements as requirements
+from tritorch import safe_globals as safe_globals
 from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled

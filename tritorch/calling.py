@@ -46,11 +46,24 @@ def on_device(door, fn):
     return run
 
 
+def on_meta(door, *values):
+    """Where there is no memory nothing runs: the shape rule has said it all. Only the operands have to lie where the results do."""
+    home = values[0].storage.device
+    for v in values:
+        for part in v if type(v) is tuple else (v,):
+            if isinstance(part, Tensor) and part.storage.device is not home:
+                _check_joins(door, part, home)
+
+
+def _check_joins(door, v, home):
+    check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
+
+
 def _brought(door, v, home, values=()):
     """A 0-dim CPU tensor as a number, as in PyTorch; copied if a result of bools would not tell in which dtype to compute."""
     if not isinstance(v, Tensor) or v.storage.device is home:
         return v
-    check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
+    _check_joins(door, v, home)
     mixed = values and values[0].dtype.category == 0 and not values[0].shape and any(
         isinstance(x, Tensor) and x.dtype is not v.dtype for x in values[len(door.returns):])
     return v.to(home) if mixed else v.item()
