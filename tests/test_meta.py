@@ -100,6 +100,7 @@ def test_ways_out_that_do_not_exist():
         meta(2).numpy()
     with pytest.raises(BufferError):
         meta(2).__dlpack__()
+    assert not hasattr(meta(2), "__cuda_array_interface__")
     with pytest.raises(RuntimeError, match="share_memory_"):
         meta(2).share_memory_()
     with pytest.raises(RuntimeError, match="Generator"):
@@ -133,6 +134,19 @@ def test_in_place_and_out():
         y = meta(3, requires_grad=True).exp()
         y.mul_(2)
         y.sum().backward()
+
+
+def test_writes_under_a_mask():
+    """How many places a mask has shows in no shape, if one writes there; what is written may tell."""
+    x, w = meta(4, 3, requires_grad=True), meta(5, 3, requires_grad=True)
+    y, mask = x * 1, meta(4, 3, dtype=torch.bool)
+    y[mask] = 1.0
+    y[mask] = meta(7)
+    y[mask[:, 0]] = w
+    y[mask[:, 0], 1] = 2.0
+    y = y.index_put((mask,), meta()).masked_scatter(mask, meta(12)).masked_fill(mask, 0)
+    y.sum().backward()
+    assert y.shape == (4, 3) and x.grad.shape == (4, 3) and w.grad.shape == (5, 3)
 
 
 def test_random_numbers_are_not_drawn():
@@ -181,6 +195,8 @@ torch.istft(torch.stft(x.reshape(-1), 4, window=x[0], return_complex=True), 4, w
 torch.linalg.inv(s), torch.linalg.solve(s, x), torch.linalg.cholesky(s), torch.linalg.lu(x), torch.linalg.lu_factor(s), torch.linalg.det(s)
 torch.linalg.svd(x), torch.linalg.eigh(s), torch.linalg.eig(s), torch.linalg.qr(x), torch.linalg.svdvals(x), torch.svd_lowrank(x, 2)
 torch.linalg.pinv(x), torch.linalg.matrix_rank(x), torch.linalg.cond(x), torch.linalg.matrix_exp(s), torch.linalg.matrix_norm(x, "nuc")
+torch.linalg.lstsq(s, x), torch.linalg.lstsq(x.T, x[:, :1].T.repeat(4, 1), driver="gels"), torch.linalg.svdvals(s.cfloat())
+torch.linspace(x[0, 0], x[0, 1], 4, device=x.device), torch.logspace(x[0, 0], 1, 3, device=x.device)
 torch.linalg.slogdet(s), torch.linalg.matrix_power(s, 3), torch.linalg.multi_dot([s, s, x]), torch.linalg.vector_norm(x, 3)
 torch.segment_reduce(x, "sum", lengths=k), torch.bernoulli(x), torch.multinomial(x, 2), torch.normal(x, x), torch.poisson(x)
 torch.func.vmap(torch.sum)(x), torch.func.grad(lambda v: (v * v).sum())(x)

@@ -283,7 +283,7 @@ def cuda_array_interface(x):
 
     https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
     """
-    check(x.device is not cpu, "__cuda_array_interface__", "a CUDA tensor", f"one on {x.device}", error=AttributeError)
+    check(x.is_cuda, "__cuda_array_interface__", "a CUDA tensor", f"one on {x.device}", error=AttributeError)
     check(not x.requires_grad, "__cuda_array_interface__", "a tensor that does not require grad", "one that does", use="x.detach()")
     strides = None if x.is_contiguous() else tuple(s * x.itemsize for s in x.strides)
     driver.share()

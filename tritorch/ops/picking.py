@@ -163,9 +163,11 @@ def nonzero(input, *, as_tuple=False, out=None):
 argwhere = nonzero
 
 
-def mask_to_indices(mask, shape):
-    """Index tensors, one a dim, of the places where a mask over dims of `shape` holds."""
+def mask_to_indices(mask, shape, count=False):
+    """Index tensors, one a dim, of the places where a mask over dims of `shape` holds; of one on meta, of `count` places."""
     check(tuple(mask.shape) == tuple(shape), "index", f"a mask of shape {tuple(shape)}", tuple(mask.shape), error=IndexError)
+    if mask.is_meta and count is not False:
+        return [create.empty(count, dtype=types.int64, device=mask.device) for _ in shape]
     return nonzero(mask, as_tuple=True)
 
 
