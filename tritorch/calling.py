@@ -1,6 +1,6 @@
 """How a door calls its implementations: with arrays on the CPU, with tensors of one device elsewhere, complex ones as the card says."""
 from tritorch.errors import check
-from tritorch.pairs import apart, met
+from tritorch.pairs import apart, met, refuse
 from tritorch.quiet import quietly
 from tritorch.tensor import Tensor
 
@@ -47,7 +47,10 @@ def on_device(door, fn):
 
 
 def on_meta(door, *values):
-    """Where there is no memory nothing runs: the shape rule has said it all. Only the operands have to lie where the results do."""
+    """Where there is no memory nothing runs: the shape rule has said it all. What implementations ask of operands is asked here: that they
+    lie where the results do, and are real if the card does not know complex ones."""
+    if door.complex is None and met(values):
+        refuse(door.__name__, *[x for v in values for x in (v if type(v) is tuple else (v,))])
     home = values[0].storage.device
     for v in values:
         for part in v if type(v) is tuple else (v,):
