@@ -17,6 +17,9 @@ class device:
 
     >>> import tritorch; tritorch.device("cuda:1")
     device(type='cuda', index=1)
+    >>> with tritorch.device("meta"):
+    ...     tritorch.nn.Linear(3, 2).weight.shape, tritorch.zeros(2, 10**12)
+    (tritorch.Size([2, 3]), tensor(..., device='meta', size=(2, 1000000000000)))
     """
 
     __slots__ = ("type", "index")

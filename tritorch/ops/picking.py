@@ -6,7 +6,7 @@ from tritorch.autograd.parts import joined_grads
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, explained, sentence, tensors, whole_numbers
+from tritorch.errors import check, explained, no_values, sentence, tensors, whole_numbers
 from tritorch.keywords import also
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
@@ -146,6 +146,8 @@ def nonzero(input, *, as_tuple=False, out=None):
     [[0, 1], [1, 0]]
     """
     check(out is None or not as_tuple, "nonzero", "out= without as_tuple", "both")
+    if input.is_meta:
+        raise no_values("nonzero", "a device with memory where shapes follow from values")
     count = int(input.count_nonzero().item()) if input.shape else int(bool(input.item()))
     flat = nonzero_places(input.detach(), count)
     columns, shape = [], input.shape if input.shape or not as_tuple else (1,)
