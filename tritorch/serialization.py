@@ -17,12 +17,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tritorch import pytorch_files
 from tritorch.device import as_device, cpu, device, meta
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
 from tritorch.interop import from_numpy
 from tritorch.nn.parameter import Parameter
-from tritorch.safe_globals import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals  # noqa: F401
+from tritorch.pytorch_pickles import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals  # noqa: F401
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
 from tritorch.shape import Size, extent
 from tritorch.tensor import Tensor, empty, strided
@@ -36,12 +37,12 @@ NUMPY = {kind.numpy for kind in ALL if kind.numpy.kind in "biuf"}           # th
 BUILDERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": Size, "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 
 
-def save(obj, f):
+def save(obj, f, pickle_module=None, pickle_protocol=2, _use_new_zipfile_serialization=True):
     """Write an object to a path or a binary file.
 
     `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices, Sizes, numpy's arrays and numbers, in dicts, OrderedDicts,
     Counters, lists, tuples and sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when
-    all is written.
+    all is written. PyTorch's further arguments speak of pickles, and mean nothing here.
 
     >>> import os, tempfile, tritorch as torch
     >>> path = os.path.join(tempfile.mkdtemp(), "checkpoint")
@@ -168,14 +169,20 @@ def covering(tensors):
 
 
 # ------------------------------------------------------------------ loading
-def load(f, map_location=None, weights_only=True, mmap=None):
-    """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file.
+def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=None, **pickle_load_args):
+    """Read what `save` wrote, any safetensors file (its flat dictionary) or what PyTorch's `torch.save` wrote; a path or a binary file.
 
     `map_location`: a device, a {from: to} dictionary of device names, or a function (CPU tensor, device name) → tensor or None; by
     default tensors go back to the devices they came from. Of what goes to meta no values are read. `mmap=True` (paths only) leaves CPU
-    tensors in the file until they are used; writes to them do not change it. Nothing in a file can run code, whatever `weights_only` says.
-    Raises FileFormatError if the file is broken or of another format. See `save` for an example.
+    tensors in the file until they are used; writes to them do not change it. Nothing in a file can run code: PyTorch's may name tensors,
+    plain values and what `serialization.add_safe_globals` allows. With `weights_only=False` they may name anything, as there: only for
+    files that you trust. Raises FileFormatError if the file is broken or of another format. `pickle_module` and its arguments mean nothing
+    here. See `save` for an example.
     """
+    if pytorch_files.is_pytorch(f):
+        check(not mmap or not hasattr(f, "read"), "load", "a path for mmap=True", type(f).__name__, error=ValueError)
+        return pytorch_files.read(f, lambda x, home: placed(x, home, map_location), lambda home: is_unread(home, map_location), bool(mmap),
+                                  weights_only is False)
     reader = Reader(f, bool(mmap))
     try:
         text = reader.metadata.get("tritorch")
@@ -184,7 +191,7 @@ def load(f, map_location=None, weights_only=True, mmap=None):
         memory = {}
         for name in reader:
             home = devices.get(name, "cpu")
-            if not callable(map_location) and as_device(going_to(home, map_location)) is meta:
+            if is_unread(home, map_location):
                 kept = plan and name in plan.arrays                      # else nothing is read of what will not be there
                 memory[name] = reader.read(name) if kept else reader.blank(name)
                 continue
@@ -204,6 +211,11 @@ def going_to(home, map_location):
     return home if map_location is None or callable(map_location) else map_location
 
 
+def is_unread(home, map_location):
+    """Whether what was saved on `home` goes to meta, so that its values are not read."""
+    return not callable(map_location) and as_device(going_to(home, map_location)) is meta
+
+
 def placed(x, home, map_location):
     """A CPU tensor taken to where it belongs."""
     if callable(map_location):
@@ -212,8 +224,8 @@ def placed(x, home, map_location):
             check(isinstance(moved, Tensor), "load", "a Tensor or None from map_location", type(moved).__name__, error=TypeError)
             return moved
     target = as_device(going_to(home, map_location))
-    if target is cpu:
-        return x
+    if target.type != "cuda":
+        return x.to(target)
     from tritorch.cuda import driver
 
     check(driver.available() and (target.index or 0) < driver.count(), "load", f"a device {target} for a tensor saved on {home}", "none",
