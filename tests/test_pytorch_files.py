@@ -97,6 +97,13 @@ def test_map_location(path):
     assert moved["views"][1].tolist() == [[2, 5], [3, 6], [4, 7]]
 
 
+@both_files
+def test_to_meta(path):
+    found = load(path, map_location="meta")
+    assert found["model"]["norm.weight"].is_meta and found["views"][1].stride() == (1, 3) and found["epoch"] == 7
+    assert found["views"][0].untyped_storage().storage is found["views"][1].storage and found["order"].shape == (3, 2)
+
+
 # ------------------------------------------------------------------ files of our own making
 class Name:
     """Pickled as a GLOBAL of any module."""
@@ -171,6 +178,10 @@ def numpy_array(shape, kind, data):
                 state=(1, shape, Call("numpy.dtype", kind, False, True), False, data))
 
 
+def on_meta(kind="torch.float32", size=(2, 3), stride=(1, 2), requires_grad=False):
+    return Call("torch._utils._rebuild_meta_tensor_no_storage", Name(kind), size, stride, requires_grad)
+
+
 EIGHT = struct.pack("<2f", 1.0, 2.0)
 DEEP = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
 HOSTILE = {
@@ -223,6 +234,10 @@ HOSTILE = {
     "a storage of the whole machine": stream(tensor(storage(count=1 << 40), 0, (1,)), ["0"]),
     "a part beyond its storage": stream(tensor(Stored(("storage", Name("torch.FloatStorage"), "0", "cpu", 2, ("v", 1, 2)))), ["0"],
                                         struct.pack("<q", 2) + EIGHT),
+    "a negative size on meta": archive(on_meta(size=(2, -3))),
+    "strides of another rank on meta": archive(on_meta(stride=(1,))),
+    "an integer on meta that wants a gradient": archive(on_meta("torch.int64", requires_grad=True)),
+    "meta without a dtype": archive(on_meta("builtins.list")),
     "deep": archive(DEEP),
 }
 
@@ -248,6 +263,8 @@ def test_the_files_made_here_are_good_ones():
     assert found._metadata == 2 and list(found.items()) == []            # methods stay what they are
     wide = typed("torch.float8_e5m2", count=2)
     assert load(io.BytesIO(archive(wide, _0=b"\x3c\x40"))).tolist() == [1, 2]
+    nowhere = load(io.BytesIO(archive(on_meta(requires_grad=True))))
+    assert nowhere.is_meta and nowhere.stride() == (1, 2) and nowhere.requires_grad and load(io.BytesIO(stream(on_meta()))).is_meta
     assert load(io.BytesIO(archive(numpy_array((1,), "u2", Call("_codecs.encode", "ab", "latin1"))))).tolist() == [0x6261]
 
 

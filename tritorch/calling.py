@@ -1,6 +1,6 @@
 """How a door calls its implementations: with arrays on the CPU, with tensors of one device elsewhere, complex ones as the card says."""
 from tritorch.errors import check
-from tritorch.pairs import apart, met
+from tritorch.pairs import apart, met, refuse
 from tritorch.quiet import quietly
 from tritorch.tensor import Tensor
 
@@ -46,11 +46,27 @@ def on_device(door, fn):
     return run
 
 
+def on_meta(door, *values):
+    """Where there is no memory nothing runs: the shape rule has said it all. What implementations ask of operands is asked here: that they
+    lie where the results do, and are real if the card does not know complex ones."""
+    if door.complex is None and met(values):
+        refuse(door.__name__, *[x for v in values for x in (v if type(v) is tuple else (v,))])
+    home = values[0].storage.device
+    for v in values:
+        for part in v if type(v) is tuple else (v,):
+            if isinstance(part, Tensor) and part.storage.device is not home:
+                _check_joins(door, part, home)
+
+
+def _check_joins(door, v, home):
+    check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
+
+
 def _brought(door, v, home, values=()):
     """A 0-dim CPU tensor as a number, as in PyTorch; copied if a result of bools would not tell in which dtype to compute."""
     if not isinstance(v, Tensor) or v.storage.device is home:
         return v
-    check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
+    _check_joins(door, v, home)
     mixed = values and values[0].dtype.category == 0 and not values[0].shape and any(
         isinstance(x, Tensor) and x.dtype is not v.dtype for x in values[len(door.returns):])
     return v.to(home) if mixed else v.item()

@@ -1,9 +1,9 @@
-"""Devices: `cpu` and `cuda:i`. One object of each, so `is` compares them."""
+"""Devices: `cpu`, `cuda:i` and `meta`, where tensors have no memory. One object of each, so `is` compares them."""
 import threading
 
 from tritorch.errors import check, sentence
 
-ELSEWHERE = "hpu ipu lazy maia meta mps mtia privateuseone vulkan xla xpu".split()       # PyTorch's names of what has no tensors here
+ELSEWHERE = "hpu ipu lazy maia mps mtia privateuseone vulkan xla xpu".split()       # PyTorch's names of what has no tensors here
 _devices = {}
 _current = [lambda: 0]                                                   # tritorch.cuda puts its current-device lookup here
 
@@ -11,11 +11,15 @@ _current = [lambda: 0]                                                   # trito
 class device:
     """A place where tensors live: `device("cpu")`, `device("cuda")`, `device("cuda:1")`, `device("cuda", 1)`, `device(1)`.
 
-    Used as a context manager it becomes the default for new tensors. `device("mps")` and others of PyTorch's can be named and compared;
+    Used as a context manager it becomes the default for new tensors. On `device("meta")` these have shape, strides, dtype and history, but
+    no memory: operators only tell what their results look like. `device("mps")` and others of PyTorch's can be named and compared;
     NotImplementedError is for those who ask for a tensor there.
 
     >>> import tritorch; tritorch.device("cuda:1")
     device(type='cuda', index=1)
+    >>> with tritorch.device("meta"):
+    ...     tritorch.nn.Linear(3, 2).weight.shape, tritorch.zeros(2, 10**12)
+    (tritorch.Size([2, 3]), tensor(..., device='meta', size=(2, 1000000000000)))
     """
 
     __slots__ = ("type", "index")
@@ -67,7 +71,7 @@ def _parse(kind, index):
     if colon:
         check(number.isdigit() and index is None, "device", "'cuda:INDEX'", repr(kind))
         index = int(number)
-    check(name in ("cpu", "cuda") or name in ELSEWHERE, "device", "a device of type 'cpu' or 'cuda'", repr(kind))
+    check(name in ("cpu", "cuda", "meta") or name in ELSEWHERE, "device", "a device of type 'cpu' or 'cuda'", repr(kind))
     check(index is None or 0 <= index < (1 if name == "cpu" else 256), "device", "an index of an existing device", repr((kind, index)))
     return name, None if name == "cpu" else index
 
@@ -81,7 +85,7 @@ def _intern(kind, index):
     return found
 
 
-cpu = device("cpu")
+cpu, meta = device("cpu"), device("meta")
 
 
 def as_device(value=None):
@@ -93,6 +97,8 @@ def as_device(value=None):
     if value.type == "cuda":
         return _intern("cuda", _current[0]()) if value.index is None else value
     if value is not cpu:
+        if value.type == "meta":
+            return meta                                                  # whatever its index
         raise NotImplementedError(sentence("device", "a device of type 'cpu' or 'cuda', where tensors are", value))
     return value
 

@@ -12,7 +12,7 @@ from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
-from tritorch.calling import on_arrays, on_device
+from tritorch.calling import on_arrays, on_device, on_meta
 from tritorch.cuda.allocator import memories
 from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
 from tritorch.repeat import repeating
@@ -122,7 +122,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
             home = outs[0].storage.device
             run = impls.get(home.type)
             if run is None:
-                raise _no_implementation(door, home)
+                run = _without(door, home)
             run(*outs, *args)
         except Exception as error:
             if refuse_misuse(error, door.__name__, body, args):
@@ -173,12 +173,12 @@ def impl(door, kind, *, raw=False, passes=None):
     """
 
     def verb(fn):
-        if raw or kind == "cpu":
-            run, *again = fn if raw else on_arrays(door, fn), None, None
+        if raw or kind != "cuda":
+            run, *again = fn if raw else (on_arrays if kind == "cpu" else on_device)(door, fn), None, None
         else:
             run, *again = repeating(on_device(door, fn), door, (passes or {}).items())
         door.impls[kind] = run
-        if kind != "cpu":
+        if kind == "cuda":
             door.repeat(*again)
         return fn
 
@@ -248,8 +248,11 @@ def rules_for(door, needed):
 
 
 # ------------------------------------------------------------------ the ways out of the door
-def _no_implementation(door, device):
-    return NotImplementedError(f"{door.__name__}: expected an implementation for {device.type}, got only {', '.join(door.impls) or 'none'}")
+def _without(door, device):
+    """How a call goes on where the operator has no implementation: on meta there is nothing to do."""
+    if device.type == "meta":
+        return functools.partial(on_meta, door)
+    raise NotImplementedError(f"{door.__name__}: expected an implementation for {device.type}, got only {', '.join(door.impls) or 'none'}")
 
 
 def _view(door, args, out):
@@ -281,9 +284,7 @@ def write(door, out, args, promise, run=None):
     check(len(outs) == len(promises), door.__name__, "as many destinations as outputs", len(outs), len(promises))
     targets = [_target(door, o, args, *p[:3]) for o, p in zip(outs, promises)]
     node = slices.prepare(door, outs, args) if state.grad else None
-    run = run or door.impls.get(promises[0][2].type)
-    if run is None:
-        raise _no_implementation(door, promises[0][2])
+    run = run or door.impls.get(promises[0][2].type) or _without(door, promises[0][2])
     run(*targets, *args)
     for o, target in zip(outs, targets):
         if target is not o:

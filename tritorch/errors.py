@@ -41,6 +41,11 @@ def check(ok, op, rule, *got, use=None, error=RuntimeError):
         raise error(sentence(op, rule, *got, use=use))
 
 
+def no_values(op, use):
+    """What a tensor on meta says to those who want its values."""
+    return NotImplementedError(sentence(op, "a tensor that has values", "one on meta, where there is no memory", use=use))
+
+
 def underivable(op, argument=None):
     """The gradient rule of an input that has none, neither here nor in PyTorch: whoever asks for it gets the sentence."""
     def rule(g):

@@ -37,6 +37,7 @@ class Generator:
 
     def __init__(self, device="cpu"):
         self.device, self._lock = as_device(device), threading.Lock()
+        check(self.device.type != "meta", "Generator", "a device on which numbers are drawn", device)
         self._seed, self._offset = DEFAULT_SEED, 0
 
     def manual_seed(self, seed):

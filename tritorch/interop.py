@@ -187,6 +187,7 @@ def shared(obj, dtype=None):
 # ------------------------------------------------------------------ DLPack
 def dlpack_device(x):
     """`__dlpack_device__`: (device type, index) as DLPack numbers them."""
+    check(not x.is_meta, "__dlpack_device__", "a tensor on the CPU or on CUDA", x.device, error=BufferError)
     return (dlpack.CPU, 0) if x.device is cpu else (dlpack.CUDA, x.device.index)
 
 
@@ -201,6 +202,7 @@ def to_dlpack(x, *, stream=None, max_version=None, dl_device=None, copy=None):
     array([0, 1, 2])
     """
     check(not x.requires_grad, "__dlpack__", "a tensor that does not require grad", "one that does", use="x.detach()", error=BufferError)
+    check(not x.is_meta, "__dlpack__", "a tensor on the CPU or on CUDA", x.device, error=BufferError)
     target = x.device if dl_device is None else place(*dl_device)
     if target is not x.device:
         check(copy is not False, "__dlpack__", f"a copy, or device {x.device}", target, error=BufferError)
@@ -281,7 +283,7 @@ def cuda_array_interface(x):
 
     https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
     """
-    check(x.device is not cpu, "__cuda_array_interface__", "a CUDA tensor", f"one on {x.device}", error=AttributeError)
+    check(x.is_cuda, "__cuda_array_interface__", "a CUDA tensor", f"one on {x.device}", error=AttributeError)
     check(not x.requires_grad, "__cuda_array_interface__", "a tensor that does not require grad", "one that does", use="x.detach()")
     strides = None if x.is_contiguous() else tuple(s * x.itemsize for s in x.strides)
     driver.share()

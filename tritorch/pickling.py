@@ -4,10 +4,10 @@ from __future__ import annotations
 import copyreg
 from copy import deepcopy
 
-from tritorch.device import as_device, cpu
+from tritorch.device import as_device, cpu, meta
 from tritorch.dtype import uint8
 from tritorch.errors import check
-from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage
+from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage, meta_storage
 from tritorch.tensor import Tensor, alias, strided
 
 
@@ -17,7 +17,9 @@ def flat(storage):
 
 
 def reduce_storage(storage):
-    """Pickle memory as a numpy array (out of band with protocol 5) and the device it goes back to."""
+    """Pickle memory as a numpy array (out of band with protocol 5) and the device it goes back to; where there is none, its size."""
+    if storage.device is meta:
+        return meta_storage, (storage.nbytes,)
     return rebuild_storage, (flat(storage).cpu().array, str(storage.device))
 
 

@@ -122,6 +122,8 @@ def nested(values, shape, indent, summarize, write, width):
 def contents(x, indent):
     """The elements of a Tensor as text, `indent` columns in."""
     count = x.numel()
+    if x.is_meta:
+        return "..."
     if not count:
         return "[]"
     summarize = count > options.threshold
@@ -136,13 +138,15 @@ def suffixes(x):
     """What follows the elements: device, size, dtype, gradient."""
     if x.device.type != "cpu":
         yield f"device='{x.device}'"
-    if x.numel() == 0:
+    if x.is_meta:
+        yield f"size={tuple(x.shape)}"
+    elif x.numel() == 0:
         if x.ndim != 1:
             yield f"size={tuple(x.shape)}"
     elif not options.edgeitems:
         yield f"size={tuple(x.shape)}"
     usual = get_default_dtype()
-    if x.dtype is not usual and (x.numel() == 0 or x.dtype not in (int64, bool_, usual.to_complex())):
+    if x.dtype is not usual and (x.numel() == 0 or x.is_meta or x.dtype not in (int64, bool_, usual.to_complex())):
         yield f"dtype={x.dtype}"
     if x.grad_fn is not None:
         yield f"grad_fn=<{x.grad_fn.name()}>"
@@ -175,4 +179,4 @@ def tensor_repr(x):
 
 def tensor_format(x, spec):
     """`format(x, spec)`: that of the number for 0-dim tensors."""
-    return format(x.item(), spec) if x.ndim == 0 else object.__format__(x, spec)
+    return format(x.item(), spec) if x.ndim == 0 and not x.is_meta else object.__format__(x, spec)

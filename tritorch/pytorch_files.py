@@ -16,6 +16,7 @@ from tritorch.dtype import uint8
 from tritorch.errors import check
 from tritorch.pytorch_pickles import Memory, Unpickler
 from tritorch.safetensors import FileFormatError, bytes_left, need, read_into
+from tritorch.storage import meta_storage
 from tritorch.tensor import empty, from_array
 
 MAGIC, STREAM_VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -37,17 +38,18 @@ def is_pytorch(source):
     return prefix.startswith(ZIP) or prefix.startswith(PICKLE) and MAGIC.to_bytes(10, "little") in prefix
 
 
-def read(source, place, mmap, trusted):
-    """The object in a path or an open file. `place(bytes on the CPU, name of a device)` takes a storage where it belongs."""
+def read(source, place, unread, mmap, trusted):
+    """The object in a path or an open file. `place(bytes on the CPU, name of a device)` takes a storage where it belongs, unless
+    `unread(name of a device)` says that this is meta."""
     if not hasattr(source, "read"):
         with open(source, "rb") as file:
-            return read(file, place, mmap, trusted)
+            return read(file, place, unread, mmap, trusted)
     here = source.tell()
     archive = source.read(4) == ZIP
     source.seek(here)
     check(archive or not mmap, "load", "an archive for mmap=True, which PyTorch writes since 1.6", "a stream of pickles")
     try:
-        return read_archive(source, place, mmap, trusted) if archive else read_stream(source, place, trusted)
+        return read_archive(source, place, unread, mmap, trusted) if archive else read_stream(source, place, trusted)
     except (FileFormatError, ImportError):
         raise
     except Exception as error:                                           # a broken pickle ends in any of a dozen
@@ -55,7 +57,7 @@ def read(source, place, mmap, trusted):
         raise FileFormatError(f"load: expected a file of torch.save, got {got}") from error
 
 
-def read_archive(file, place, mmap, trusted):
+def read_archive(file, place, unread, mmap, trusted):
     with zipfile.ZipFile(file) as archive:
         pickles = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl" and name.count("/") <= 1]
         need(len(pickles) == 1, "one data.pkl in the archive", f"{len(pickles)}")
@@ -74,9 +76,13 @@ def read_archive(file, place, mmap, trusted):
                 size = kind.itemsize * count if kind else count
                 plain = info.compress_type == zipfile.ZIP_STORED and info.file_size == size
                 need(plain, f"{size} bytes of storage {key!r}", info.file_size)
+                if unread(location):
+                    found[key] = None, meta_storage(size)
+                    return Memory(found[key][1], kind)
                 x = from_array(mapped(file, map_of_file, info)) if mmap and size else stored(archive, info, size)
                 found[key] = x, place(x, location).storage
-            check_bools(kind, found[key][0], key)
+            if found[key][0] is not None:
+                check_bools(kind, found[key][0], key)
             return Memory(found[key][1], kind)
 
         return Unpickler(archive.read(pickles[0]), memory, trusted).load()

@@ -19,7 +19,7 @@ from tritorch.layout import layout as layouts
 from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.safetensors import FileFormatError, is_count, need
 from tritorch.shape import Size, extent
-from tritorch.storage import UntypedStorage
+from tritorch.storage import UntypedStorage, meta_storage
 from tritorch.tensor import Tensor, strided
 from tritorch.typed import NAMES
 
@@ -107,14 +107,25 @@ def tensor(memory, offset, size, stride, requires_grad=False, hooks=None, kind=N
     need(isinstance(memory, Memory), "the storage of a tensor", type(memory).__name__)
     kind = kind if type(kind) is dtypes else memory.kind
     need(kind is not None, "a dtype of a tensor", kind)
-    sizes = type(size) in (tuple, list, Size) and type(stride) in (tuple, list) and len(size) == len(stride) <= 64
-    need(sizes and is_count(offset) and all(map(is_count, size)) and all(map(is_count, stride)), "sizes of a tensor", size, stride, offset)
+    check_sizes(offset, size, stride)
     first, rest = divmod(memory.start, kind.itemsize)
     need(not rest and memory.start + (offset + extent(size, stride)) * kind.itemsize <= memory.storage.nbytes,
          f"a tensor within its storage of {memory.storage.nbytes} bytes", f"sizes {tuple(size)}, strides {tuple(stride)}, offset {offset}")
     x = strided(memory.storage, tuple(size), tuple(stride), first + offset, kind)
     need(not requires_grad or kind.has_gradients, "a gradient of a floating tensor", kind)
     return x.requires_grad_(bool(requires_grad))
+
+
+def check_sizes(offset, size, stride):
+    sizes = type(size) in (tuple, list, Size) and type(stride) in (tuple, list) and len(size) == len(stride) <= 64
+    need(sizes and is_count(offset) and all(map(is_count, size)) and all(map(is_count, stride)), "sizes of a tensor", size, stride, offset)
+
+
+def tensor_on_meta(kind, size, stride, requires_grad=False):
+    """A tensor that had no memory."""
+    need(type(kind) is dtypes and kind in types.ALL, "a dtype that tensors have", kind)
+    check_sizes(0, size, stride)
+    return tensor(Memory(meta_storage(extent(size, stride) * kind.itemsize), kind), 0, size, stride, requires_grad)
 
 
 def tensor_with_dtype(memory, offset, size, stride, requires_grad, hooks, kind, metadata=None):
@@ -238,6 +249,7 @@ def constructors():
         "torch.nn.parameter.Parameter": Named(Parameter), "torch.nn.parameter.Buffer": Named(Buffer),
         "torch._utils._rebuild_tensor": Named(Tensor, tensor), "torch._utils._rebuild_tensor_v2": Named(Tensor, tensor),
         "torch._utils._rebuild_tensor_v3": Named(Tensor, tensor_with_dtype),
+        "torch._utils._rebuild_meta_tensor_no_storage": Named(Tensor, tensor_on_meta),
         "torch._utils._rebuild_parameter": Named(Parameter, parameter),
         "torch._utils._rebuild_parameter_with_state": Named(Parameter, parameter),
         "torch._tensor._rebuild_from_type_v2": Named(Tensor, of_type),

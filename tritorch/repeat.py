@@ -81,7 +81,7 @@ def repeating(fn, door=None, passes=()):
             args = complete(args)
             promise = body(*args)
             outs = [empty(*p) for p in ([promise] if type(promise) is tuple else promise)]
-            if not pointers and outs[0].storage.device is cpu:
+            if not pointers and outs[0].storage.device.type != "cuda":
                 return None
             learn(key, [*[out.storage.ptr for out in outs], *pointers], outs, (*outs, *args), numbers)
         else:
@@ -335,9 +335,9 @@ forms = {}
 
 def form_of(x):
     """What an implementation may look at in one tensor, as an object: the same for all tensors on a device that have one shape, strides,
-    dtype and alignment, so that a key holds it by identity. HOST on the CPU."""
+    dtype and alignment, so that a key holds it by identity. HOST on the CPU and on meta."""
     storage, dtype = x.storage, x.dtype
-    if storage.device is cpu:
+    if storage.device.type != "cuda":
         x.form = HOST
         return HOST
     about = storage.device, x.shape, x.strides, dtype, storage.ptr + x.offset * dtype.itemsize & 15

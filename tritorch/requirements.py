@@ -60,5 +60,5 @@ def _assert_async(input, assert_msg=None, /):
     """
     check(isinstance(input, Tensor), "_assert_async", "a tensor", type(input).__name__, error=TypeError)
     check(input.numel() == 1, "_assert_async", "one element", input.shape)
-    if not input.item():
+    if not input.is_meta and not input.item():
         raise RuntimeError("_assert_async: expected a value other than 0, got 0" if assert_msg is None else str(assert_msg))

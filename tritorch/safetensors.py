@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from tritorch.device import as_device, cpu
+from tritorch.device import as_device, cpu, meta
 from tritorch.dtype import (
     bfloat16,
     complex64,
@@ -196,6 +196,11 @@ class Reader:
             need(not (x.array.view(np.uint8) > 1).any(), f"bools of {name!r}", "bytes other than 0 and 1")
         return x
 
+    def blank(self, name):
+        """One tensor on meta, of which nothing is read."""
+        kind, shape, _, _ = self.entries[name]
+        return empty(shape, kind, meta)
+
     def seek(self, name):
         self.file.seek(self.start + self.entries[name][2])
 
@@ -281,6 +286,8 @@ class safe_open:
 
     def get_tensor(self, name):
         check(name in self._reader.entries, "get_tensor", "a name in the file", repr(name), error=KeyError)
+        if self._device is meta:
+            return self._reader.blank(name)
         if self._reader.map is None:
             self._reader.seek(name)
         return self._reader.read(name).to(self._device)

@@ -3,8 +3,8 @@
 The file is a safetensors file. Tensors are entries named after their path in the object; the object itself is JSON in the metadata
 under "tritorch", where [..] is a list, {"tensor": i} the i-th tensor, and {"dict": [[key, value], ..]}, {"tuple": [..]} and so on the
 other types; a numpy array is the tensor of its memory with the array's own dtype and shape. Tensors that share memory share an entry, a run
-of elements, and come back as views of one memory. A tensor on its own is written contiguous. Any safetensors reader can read the tensors;
-`load` reads any safetensors file as a flat dictionary.
+of elements, and come back as views of one memory. A tensor on its own is written contiguous, one on meta is a layout without an entry. Any
+safetensors reader can read the tensors; `load` reads any safetensors file as a flat dictionary.
 """
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import TypeAlias
 import numpy as np
 
 from tritorch import pytorch_files
-from tritorch.device import as_device, cpu, device
+from tritorch.device import as_device, cpu, device, meta
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
 from tritorch.interop import from_numpy
 from tritorch.nn.parameter import Parameter
 from tritorch.pytorch_pickles import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals  # noqa: F401
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
-from tritorch.shape import Size
-from tritorch.tensor import Tensor, strided
+from tritorch.shape import Size, extent
+from tritorch.tensor import Tensor, empty, strided
 
 MAP_LOCATION: TypeAlias = Callable[[Tensor, str], Tensor | None] | device | str | dict[str, str] | None
 VERSION = 1
@@ -124,6 +124,9 @@ class Encoder:
         """({entry: Tensor to write}, [[entry, None or [dtype, shape, strides, offset]] for each tensor])."""
         groups, out, places = {}, {}, [None] * len(self.tensors)
         for i, x in enumerate(self.tensors):
+            if x.is_meta:
+                places[i] = [None, [NAMES[x.dtype], list(x.shape), list(x.strides), x.offset]]
+                continue
             groups.setdefault(id(x.storage.owner) if x.numel() else (i,), []).append(i)
         for members in groups.values():
             name, x = self.names[members[0]], self.tensors[members[0]]
@@ -170,15 +173,16 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     """Read what `save` wrote, any safetensors file (its flat dictionary) or what PyTorch's `torch.save` wrote; a path or a binary file.
 
     `map_location`: a device, a {from: to} dictionary of device names, or a function (CPU tensor, device name) → tensor or None; by
-    default tensors go back to the devices they came from. `mmap=True` (paths only) leaves CPU tensors in the file until they are
-    used; writes to them do not change it. Nothing in a file can run code: PyTorch's may name tensors, plain values and what
-    `serialization.add_safe_globals` allows. With `weights_only=False` they may name anything, as there: only for files that you trust.
-    Raises FileFormatError if the file is broken or of another format. `pickle_module` and its arguments mean nothing here. See `save`
-    for an example.
+    default tensors go back to the devices they came from. Of what goes to meta no values are read. `mmap=True` (paths only) leaves CPU
+    tensors in the file until they are used; writes to them do not change it. Nothing in a file can run code: PyTorch's may name tensors,
+    plain values and what `serialization.add_safe_globals` allows. With `weights_only=False` they may name anything, as there: only for
+    files that you trust. Raises FileFormatError if the file is broken or of another format. `pickle_module` and its arguments mean nothing
+    here. See `save` for an example.
     """
     if pytorch_files.is_pytorch(f):
         check(not mmap or not hasattr(f, "read"), "load", "a path for mmap=True", type(f).__name__, error=ValueError)
-        return pytorch_files.read(f, lambda x, home: placed(x, home, map_location), bool(mmap), weights_only is False)
+        return pytorch_files.read(f, lambda x, home: placed(x, home, map_location), lambda home: is_unread(home, map_location), bool(mmap),
+                                  weights_only is False)
     reader = Reader(f, bool(mmap))
     try:
         text = reader.metadata.get("tritorch")
@@ -186,30 +190,42 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         devices = plan.devices if plan else {}
         memory = {}
         for name in reader:
+            home = devices.get(name, "cpu")
+            if is_unread(home, map_location):
+                kept = plan and name in plan.arrays                      # else nothing is read of what will not be there
+                memory[name] = reader.read(name) if kept else reader.blank(name)
+                continue
             x = reader.read(name)
             if plan:
                 plan.check_bools(name, x)
-            memory[name] = placed(x, devices.get(name, "cpu"), map_location)
+            memory[name] = placed(x, home, map_location)
     finally:
         reader.close()
     return plan.build(memory) if plan else memory
 
 
+def going_to(home, map_location):
+    """The device that a map_location other than a function names for what was saved on `home`."""
+    if isinstance(map_location, dict):
+        return map_location.get(home, home)
+    return home if map_location is None or callable(map_location) else map_location
+
+
+def is_unread(home, map_location):
+    """Whether what was saved on `home` goes to meta, so that its values are not read."""
+    return not callable(map_location) and as_device(going_to(home, map_location)) is meta
+
+
 def placed(x, home, map_location):
     """A CPU tensor taken to where it belongs."""
-    target = home
     if callable(map_location):
         moved = map_location(x, home)
         if moved is not None:
             check(isinstance(moved, Tensor), "load", "a Tensor or None from map_location", type(moved).__name__, error=TypeError)
             return moved
-    elif isinstance(map_location, dict):
-        target = map_location.get(home, home)
-    elif map_location is not None:
-        target = map_location
-    target = as_device(target)
-    if target is cpu:
-        return x
+    target = as_device(going_to(home, map_location))
+    if target.type != "cuda":
+        return x.to(target)
     from tritorch.cuda import driver
 
     check(driver.available() and (target.index or 0) < driver.count(), "load", f"a device {target} for a tensor saved on {home}", "none",
@@ -232,7 +248,7 @@ class Decoder:
         need(type(self.places) is list, "a list of tensors", self.places)
         for place in self.places:
             check_place(place, reader.entries)
-        self.tensors, self.memory = [None] * len(self.places), None
+        self.tensors, self.memory, self.arrays = [None] * len(self.places), None, set()
         self.decode(self.object, 0)                                # a trial run: nothing is read for an object that cannot be built
 
     def check_bools(self, name, x):
@@ -297,9 +313,11 @@ class Decoder:
         need(node.keys() == {"tensor"}, f"a tensor in {kind}", node)
         i = self.decode_tensor(node)
         entry, view = self.places[node["tensor"]]
+        need(entry is not None, f"memory in {kind}", "a tensor on meta")
         memory = DTYPES[view[0]] if view else self.kinds[entry]
         need(memory.numpy == own or memory is uint8 and own.kind != "b", f"memory of dtype {name} in {kind}", memory)
         if self.memory is None:
+            self.arrays.add(entry)
             return None
         array = np.ascontiguousarray(i.cpu().array).reshape(-1)
         need(array.nbytes == math.prod(shape) * own.itemsize, f"{math.prod(shape)} elements in {kind}", f"{array.nbytes} bytes")
@@ -308,7 +326,7 @@ class Decoder:
 
     def tensor(self, i, node):
         name, view = self.places[i]
-        x = self.memory[name]
+        x = self.memory[name] if name is not None else empty((view[3] + extent(*view[1:3]),), DTYPES[view[0]], meta)
         x = laid_out(x, view) if view else x.detach()
         if "parameter" in node:
             return Parameter(x, node["parameter"])
@@ -352,7 +370,8 @@ def device_of(name):
 
 def check_place(place, entries):
     """A tensor is an entry, or a view that stays inside of one."""
-    need(type(place) is list and len(place) == 2 and type(place[0]) is str and place[0] in entries, "the entry of a tensor", place)
+    need(type(place) is list and len(place) == 2 and (
+        type(place[0]) is str and place[0] in entries or place[0] is None and place[1] is not None), "the entry of a tensor", place)
     name, view = place
     if view is None:
         return
@@ -362,5 +381,8 @@ def check_place(place, entries):
     need(lists and all(map(is_count, shape)) and all(map(is_count, strides)) and is_count(offset), "shape, strides and offset", view)
     size = DTYPES[kind].itemsize
     end = offset + sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else offset
+    if name is None:
+        need(max(end, math.prod(shape)) * size < 1 << 63, "a tensor on meta that fits an address space", view)
+        return
     _, _, start, stop = entries[name]
     need(end * size <= stop - start and math.prod(shape) * size < 1 << 63, f"a view within {name!r}", view)

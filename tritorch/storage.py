@@ -16,7 +16,7 @@ from tritorch.cuda.allocator import Owner, take
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import current as current_trace
 from tritorch.cuda.trace import traces
-from tritorch.device import cpu
+from tritorch.device import cpu, meta
 
 streams = import_module("tritorch.cuda.stream")  # tritorch.cuda.stream is the function of that name
 _UINT8 = np.dtype(np.uint8)
@@ -169,6 +169,17 @@ def device_storage(nbytes, device):
     out.version = 0
     if traces and current_trace() is not None:
         current_trace().made(out)
+    return out
+
+
+def meta_storage(nbytes):
+    """What stands for memory on the device meta: it has a size and no address. The owner tells which of them stand for the same memory."""
+    out = Storage()
+    out.device = meta
+    out.nbytes = nbytes
+    out.owner = object()
+    out.ptr = out.version = 0
+    out._bytes = None
     return out
 
 

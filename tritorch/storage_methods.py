@@ -124,7 +124,7 @@ def is_shared(self):
     (False, True)
     """
     sharing = sys.modules.get("tritorch.multiprocessing.reductions")     # who only asks leaves Python's queues as they are
-    return self.storage.device is not cpu or sharing is not None and sharing.segment_of(self.storage) is not None
+    return self.storage.device.type == "cuda" or sharing is not None and sharing.segment_of(self.storage) is not None
 
 
 def share_memory_(self):

@@ -8,14 +8,14 @@ import weakref
 
 import numpy as np
 
-from tritorch.device import cpu
+from tritorch.device import cpu, meta
 from tritorch.errors import check, refused_size, switches, whole_numbers
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
-from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, next_seq
+from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, meta_storage, next_seq
 
 _new = object.__new__
-HOST = object()          # the form of tensors on the CPU
+HOST = object()          # the form of tensors that are not on a CUDA device
 swaps = [0, 0]           # how often [memory or requires_grad of a tensor, a module's member, a hook; a gradient] was changed: recordings
 
 
@@ -32,13 +32,14 @@ class Tensor:
     _grad = None                                                         # cold attributes live in __dict__ when they are set
     _inference, _hooked = False, None                                    # _hooked: the leaf with hooks of a tensor that is frozen
     _tangents, _settled = None, frozenset()                              # forward mode: tangents by level; the levels that wrote in place
-    is_sparse = is_sparse_csr = is_mkldnn = is_quantized = is_meta = is_nested = is_xpu = is_mps = is_xla = False
+    is_sparse = is_sparse_csr = is_mkldnn = is_quantized = is_nested = is_xpu = is_mps = is_xla = False
 
     # -------------------------------------------------------------- what it is
     device = property(lambda self: self.storage.device, doc="Where the memory is.")
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
     is_cuda = property(lambda self: self.storage.device.type == "cuda", doc="Whether the memory is on a CUDA device.")
     is_cpu = property(lambda self: self.storage.device is cpu, doc="Whether the memory is the host's.")
+    is_meta = property(lambda self: self.storage.device is meta, doc="Whether there is no memory: the device is meta.")
     itemsize = property(lambda self: self.dtype.itemsize, doc="Bytes of an element.")
     nbytes = property(lambda self: layout(self.shape)[2] * self.dtype.itemsize, doc="Bytes of all elements.")
     _base = property(lambda self: self.base)
@@ -46,8 +47,7 @@ class Tensor:
     @property
     def _version(self):
         """How often the memory was written in place."""
-        check(not self._inference, "_version", "a normal tensor",
-              "one made in inference mode")
+        check(not self._inference, "_version", "a normal tensor", "one made in inference mode")
         next_seq()
         return self.storage.version
 
@@ -66,8 +66,8 @@ class Tensor:
         return found
 
     def data_ptr(self):
-        """Address of the first element."""
-        return self.storage.ptr + self.offset * self.dtype.itemsize
+        """Address of the first element; 0 on meta."""
+        return self.storage.ptr and self.storage.ptr + self.offset * self.dtype.itemsize
 
     def untyped_storage(self):
         """The memory that this tensor and its views share."""
@@ -116,8 +116,8 @@ class Tensor:
         return self._inference
 
     def get_device(self):
-        """Index of the CUDA device, -1 on the CPU."""
-        return -1 if self.storage.device is cpu else self.storage.device.index
+        """Index of the CUDA device, -1 on the CPU and on meta."""
+        return -1 if (index := self.storage.device.index) is None else index
 
     def __len__(self):
         check(len(self.shape) > 0, "len", "a tensor of at least one dim", "0 dims", error=TypeError)
@@ -146,10 +146,8 @@ class Tensor:
                 self._hooked = self.node
             self.node = None
         elif self.node is None:
-            if not self.dtype.has_gradients:
-                raise RuntimeError(f"requires_grad: expected a floating or complex dtype, got {self.dtype}")
-            if self._inference:
-                raise RuntimeError("requires_grad: expected a normal tensor, got one made in inference mode; use x.clone() outside of it")
+            check(self.dtype.has_gradients, "requires_grad", "a floating or complex dtype", self.dtype)
+            check(not self._inference, "requires_grad", "a normal tensor", "one made in inference mode", use="x.clone() outside of it")
             self.node, self.index = self._hooked or Leaf(self), 0
 
     def requires_grad_(self, requires_grad=True):
@@ -285,6 +283,8 @@ def empty(shape, dtype, device, strides=None, rule=None):
         storage = HostStorage()
         storage.device, storage.nbytes, storage.owner, storage.version, storage._bytes = cpu, count * dtype.itemsize, array, 0, None
         out.storage, out._array, out.form = storage, array, HOST
+    elif device is meta:
+        out.storage, out._array, out.form = meta_storage(count * dtype.itemsize), None, HOST
     else:
         out.storage, out._array, out.form = device_storage(count * dtype.itemsize, device), None, None
     out.shape = shape                                                    # one by one: many at once make a tuple, 0.03 µs more

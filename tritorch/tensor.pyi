@@ -14,6 +14,7 @@ _new: Any
 contiguous_format: Any
 cpu: Any
 dense_strides: Any
+meta: Any
 next_seq: Any
 preserve_format: Any
 swaps: Any
@@ -59,6 +60,9 @@ def lies_in(shape, strides, wanted) -> Any:
     ...
 def memory_order(strides) -> Any:
     """The dims, outermost in memory first."""
+    ...
+def meta_storage(nbytes) -> Any:
+    """What stands for memory on the device meta: it has a size and no address. The owner tells which of them stand for the same memory."""
     ...
 def overwritten(x) -> Any:
     """All elements of x are about to be written, whatever they are: what was put off need not be done."""
@@ -740,7 +744,7 @@ class Tensor:
         ...
     data: Any
     def data_ptr(self) -> Any:
-        """Address of the first element."""
+        """Address of the first element; 0 on meta."""
         ...
     def deg2rad(input, *, out=...) -> Any:
         """Degrees as radians."""
@@ -962,7 +966,7 @@ class Tensor:
         """inputᵢ · vec2ⱼ of two vectors."""
         ...
     def get_device(self) -> Any:
-        """Index of the CUDA device, -1 on the CPU."""
+        """Index of the CUDA device, -1 on the CPU and on meta."""
         ...
     grad: Any
     grad_fn: Any

@@ -63,7 +63,8 @@ def type_(input, dtype=None, non_blocking=False):
     """The values in another dtype, or of an old type (tritorch.cuda.FloatTensor or its name); without one the name of the tensor's type."""
     if dtype is None:
         kind = next((kind for kind, dtype in NAMES.items() if dtype is input.dtype), input.dtype.name)
-        return f"tritorch.{'' if input.device.type == 'cpu' else 'cuda.'}{kind}Tensor"
+        home = input.device.type
+        return f"tritorch.{'' if home == 'cpu' else f'{home}.'}{kind}Tensor"
     if isinstance(dtype, str):
         home, _, kind = dtype.removesuffix("Tensor").rpartition(".")
         check(kind in NAMES and home in ("torch", "torch.cuda", "tritorch", "tritorch.cuda"), "type", "the name of a tensor type",

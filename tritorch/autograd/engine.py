@@ -117,8 +117,7 @@ class Run:
                 self.count_down(node)
 
     def deliver(self, edge, g, sole):
-        """Bring a gradient into the form of the input it belongs to, and hand it to that input's node.
-        `sole`: no one else has this tensor."""
+        """Bring a gradient into the form of the input it belongs to and hand it to that input's node. `sole`: no one else has it."""
         target, index, shape, dtype = edge
         crossing = self.crossing
         if type(g) is Part and (type(target) is Leaf or crossing is not None):
@@ -172,8 +171,7 @@ class Run:
                 tensor._grad.narrow(dim, start, g.shape[dim]).add_(g)
 
     def reads(self, node, index, dtype):
-        """Whether the node's rule reads a gradient of any dtype, and no one else looks at it: nothing of another dtype has arrived and
-        nobody asked."""
+        """Whether the node's rule reads a gradient of any dtype, and no one else looks at it: none of another has come, nobody asked."""
         plan, slots = getattr(node, "plan", None), self.pending.get(node)
         if plan is None or not getattr(plan.op, "reads_any_gradient", False):
             return False
@@ -312,6 +310,9 @@ def _seed(op, k, t, g):
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         if g.shape != t.shape:
             raise RuntimeError(sentence(op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape)))
+        if g.storage.device is not t.storage.device:
+            check(not g.shape, op, f"a gradient on the output's device, {t.device}", g.device)
+            g = g.to(t.device)
         if g.dtype is not t.dtype and (g.dtype.is_complex or t.dtype.is_complex):
             raise RuntimeError(sentence(op, f"a gradient of the complex output's dtype, {t.dtype}", g.dtype))
         if g.node is None and g._tangents is None:
@@ -331,8 +332,7 @@ def backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, 
     tensors = as_tuple(tensors)
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
-        Run(keep, create_graph).go(seeds("backward", tensors, grad_tensors))
-        return
+        return Run(keep, create_graph).go(seeds("backward", tensors, grad_tensors))
     inputs = as_tuple(inputs)
     check(len(inputs) > 0, "backward", "at least one tensor in inputs", "none", use="inputs=None for all leaves")
     leaves = {t.node for t in inputs if isinstance(t, Tensor) and type(t.node) is Leaf}

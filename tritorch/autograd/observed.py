@@ -26,7 +26,7 @@ def look_for_nan(node, pairs):
     """Anomaly mode: the first NaN gradient names the node and where it was recorded."""
     gradients = [v for edge, g in pairs for v in (g if type(edge) is list else (g,))]
     for k, g in enumerate(gradients):
-        if state.anomaly and isinstance(g, Tensor) and bool((g != g).any().item()):
+        if state.anomaly and isinstance(g, Tensor) and not g.is_meta and bool((g != g).any().item()):
             trace = node.trace or "(the forward call was made outside of anomaly mode)\n"
             raise GradientError(f"{node.name()}: expected gradients without NaN, but it returned nan values in its {k}th output; the "
                                 f"forward call was made at\n{trace}")

@@ -114,6 +114,14 @@ class CustomOpDef:
         self._fake = fn
         return fn
 
+    def _on_meta(self):
+        """What tells there, where nothing is computed, what the results are like; there is nothing to tell where none are returned."""
+        nothing = self._schema.endswith("-> ()")
+        fn = self._kernels.get("meta") or self._fake or (nothing and (lambda *args, **kwargs: None))
+        check(fn, self._qualname, "a function that says what the results are like on meta", "none", use="register_fake",
+              error=NotImplementedError)
+        return fn
+
     def register_autograd(self, backward, /, *, setup_context=None):
         """Give the gradients: `backward(ctx, *gradients of the results)` returns one for each argument, a list where that is a list of
         tensors. `setup_context(ctx, inputs, output)` saves for it; with `keyword_only_inputs` it is given those that have a name only."""
@@ -156,7 +164,7 @@ class Call:
     def run(self, given):
         """What the function for the device makes of the arguments."""
         operator = self.operator
-        fn = operator._kernels.get(self.kind, operator._kernels.get(None))
+        fn = operator._kernels.get(self.kind, operator._kernels.get(None)) if self.kind != "meta" else operator._on_meta()
         check(fn is not None, operator._qualname, f"a kernel for {self.kind}", ", ".join(map(str, operator._kernels)) or "none",
               use="register_kernel", error=NotImplementedError)
         values = dict(zip(operator._signature.parameters, given), **self.named)

@@ -41,7 +41,7 @@ def lstsq(input, b, rcond=None, *, driver=None):
     >>> [round(x.item(), 3) for x in (found.solution, found.residuals)]
     [2.0, 2.0]
     """
-    name, on_cpu = "linalg.lstsq", input.device.type == "cpu"
+    name, on_cpu = "linalg.lstsq", not input.is_cuda
     driver = ("gelsy" if on_cpu else "gels") if driver is None else driver
     check(driver in (DRIVERS if on_cpu else DRIVERS[:1]), name, f"driver {' or '.join(map(repr, DRIVERS if on_cpu else DRIVERS[:1]))}",
           repr(driver))
@@ -70,11 +70,11 @@ def lstsq(input, b, rcond=None, *, driver=None):
 
 def full_rank(A, B):
     """X of the least norm that makes ‖A X - B‖ small, by A = Q R, or Aᵀ = Q R where there are more columns than rows."""
-    if A.dtype.is_complex and A.device.type != "cpu":
+    if A.dtype.is_complex and A.is_cuda:
         return least_squares(full_rank, A, B)
     wide = A.shape[-1] > A.shape[-2]
     Q, R = qr_factors(adjoint(A) if wide else A, False)
-    if A.device.type == "cpu":
+    if A.is_cpu:
         ends = (R.detach().diagonal(0, -2, -1) == 0).any(-1)
         if ends.any():
             raise LinAlgError(sentence("linalg.lstsq", "matrices of full rank", "others", use="driver='gelsd'"))

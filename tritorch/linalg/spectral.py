@@ -46,7 +46,7 @@ def eigvalsh(input, UPLO="L", *, out=None):
     tensor([3., 3.])
     """
     check_matrices("linalg.eigvalsh", True, A=input)
-    if input.dtype.is_complex and input.device.type != "cpu":
+    if input.dtype.is_complex and input.is_cuda:
         L, info = hermitian_values(input, is_lower(UPLO))
     else:
         L, _, info = symmetric_eigenvalues(input, is_lower(UPLO))
@@ -127,6 +127,6 @@ def svdvals(A, *, driver=None, out=None):
 def check_driver(A, driver):
     """Raise unless `driver` may be said of A."""
     check_matrices("linalg.svd", A=A)
-    if driver is not None and A.device.type == "cpu":
+    if driver is not None and not A.is_cuda:
         raise RuntimeError(sentence("linalg.svd", "no driver on the CPU", repr(driver)))
     check(driver in (None, "gesvd", "gesvdj", "gesvda"), "linalg.svd", "driver 'gesvd', 'gesvdj' or 'gesvda'", repr(driver))

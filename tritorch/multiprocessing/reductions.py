@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tritorch import pickling
-from tritorch.device import cpu
+from tritorch.device import cpu, meta
 from tritorch.errors import check
 from tritorch.multiprocessing import device_memory, segments
 from tritorch.nn.parameter import Buffer, Parameter
@@ -39,6 +39,7 @@ def segment_of(storage):
 
 def share(storage, x=None):
     """Move a storage's memory to where other processes see it, under all tensors that show it; x may be one of them."""
+    check(storage.device is not meta, "share_memory_", "memory on the CPU or a GPU", "none: a tensor on meta")
     if storage.device is cpu and not segment_of(storage):
         with _moving:                                                    # the threads that feed queues do so, too
             if not segment_of(storage):
@@ -66,7 +67,7 @@ def _move(storage, x):
 
 def reduce_storage(storage):
     """Memory on its way to another process, which will see what is written to it, and the other way round."""
-    if not storage.nbytes:
+    if not storage.nbytes or storage.device is meta:
         return pickling.reduce_storage(storage)
     if storage.device is not cpu:
         return device_memory.reduce_storage(storage)
@@ -90,7 +91,8 @@ def reduce_tensor(x):
     """A tensor on its way to another process: class, layout and attributes, and its memory as `reduce_storage` sends it."""
     check(x.is_leaf, "multiprocessing", "a leaf, or a tensor without history: gradients do not flow between processes",
           f"the result of {x.grad_fn}", use="x.detach()")
-    share(x.storage, x)
+    if not x.is_meta:
+        share(x.storage, x)
     return x.__reduce_ex__(5)
 
 

@@ -5,6 +5,7 @@ from tritorch.autograd.modes import no_grad
 from tritorch.device import device as Device
 from tritorch.dtype import as_dtype, bfloat16, float16, float32, float64
 from tritorch.dtype import dtype as Dtype
+from tritorch.ops.create import empty_like
 from tritorch.tensor import Tensor
 
 
@@ -85,8 +86,13 @@ class Conversion:
         return self._real_to(bfloat16)
 
     def to_empty(self, *, device, recurse=True):
-        """Unset parameters and buffers of the same shapes on a device."""
-        return self._apply(lambda t: t.new_empty(t.shape, device=device), recurse)
+        """Unset parameters and buffers of the same shapes and strides on a device, for a module that was made on meta.
+
+        >>> import tritorch as torch
+        >>> torch.nn.Linear(3, 2, device="meta").to_empty(device="cpu").weight.shape
+        tritorch.Size([2, 3])
+        """
+        return self._apply(lambda t: empty_like(t.detach(), device=device), recurse)
 
     def share_memory(self):
         """Move all parameters, their gradients and all buffers to where other processes see them: `Tensor.share_memory_`.

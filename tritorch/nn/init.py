@@ -211,7 +211,7 @@ def orthogonal_(tensor, gain=1, generator=None):
     """
     if tensor.ndim < 2:
         raise ValueError(f"orthogonal_: expected a tensor of 2 dims or more, got {tensor.ndim}")
-    if 0 in tensor.shape:
+    if 0 in tensor.shape or tensor.is_meta:
         return tensor
     rows = tensor.shape[0]
     random = tensor.new_empty((rows, tensor.numel() // rows)).normal_(0, 1, generator=generator).cpu().float().array

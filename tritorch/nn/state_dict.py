@@ -202,6 +202,9 @@ class StateDict:
     def _load_tensor(self, errors, name, key, tensor, new, assign):
         try:
             if not assign:
+                if tensor.is_meta and not new.is_meta:
+                    warnings.warn(f"load_state_dict: {key} is on meta, where nothing can be copied to; use assign=True",
+                                  stacklevel=5)
                 tensor.copy_(new)
             elif not isinstance(tensor, Parameter):
                 setattr(self, name, new)

@@ -6,10 +6,10 @@ import numpy as np
 from tritorch.cuda import memory
 from tritorch.cuda.stream import current_stream
 from tritorch.cuda.watching import VALUE, host_work
-from tritorch.device import as_device, cpu
+from tritorch.device import as_device, cpu, meta
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import NO_NUMBERS, check, sentence, tensors
+from tritorch.errors import NO_NUMBERS, check, no_values, sentence, tensors
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.loops import SCALAR, convert, launch_elementwise
@@ -37,9 +37,11 @@ def transfer(out, x, non_blocking=False):
         convert(out, x)
     elif x.storage.device is cpu:
         _to_device(out, x, non_blocking)
+    elif x.storage.device is meta:
+        raise no_values("copy", "to_empty() of its module, or empty_like(x, device=...)")
     elif out.storage.device is cpu:
         _to_host(out, x, non_blocking)
-    else:
+    elif out.storage.device is not meta:
         _between_devices(out, x)
 
 
@@ -201,8 +203,6 @@ def copy_to_grad(g, input_device):
 
 
 copy_to.reads_any_gradient = copy_to.casts = True                        # a gradient in the dtype of the input needs no cast
-
-
 @copy_to.samples
 def copy_to_samples(make):
     for kind in (types.float64, types.float32, types.bfloat16, types.float16, types.int32, types.bool):
@@ -220,6 +220,7 @@ def copy_to_samples(make):
 
 for _made in (assign, fill, copy_to):
     _made.complex = OWN
+    _made.impl("meta", raw=True)(lambda *values: None)                   # raw, as above: operands may be on another device
 
     @_made.workloads
     def _workloads(make, _made=_made):
@@ -326,7 +327,7 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
     strides = None if kept else strides_in("to", input.shape, memory_format)
     if not non_blocking or target is input.storage.device:
         return copy_to(input, dtype, target, strides)
-    if target is not cpu:
+    if target is not cpu or input.storage.device is meta:
         return copy_to(input, dtype, target, strides, True)
     out = pinned(input.shape, dtype, strides or dense_strides(input.shape, input.strides))
     return assign.into(out, out, input, True)
@@ -382,6 +383,8 @@ def item(input):
     """
     check(input.numel() == 1, "item", "a tensor of 1 element", f"{input.numel()} elements")
     if input.storage.device is not cpu:
+        if input.storage.device is meta:
+            raise no_values("item", "a device with memory")
         return memory.download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
     host_work(VALUE)
     value = input.array.item()

@@ -115,8 +115,9 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
     if out is not None:
         return copy.deliver(new_empty(shape, out.dtype, out.device), out)
-    made = copy.pinned(shape, dtype, strides) if pin_memory else new_empty(shape, dtype, as_device(device), strides)
-    return _finish(made, requires_grad)
+    place = as_device(device)
+    made = copy.pinned(shape, dtype, strides) if pin_memory and place is cpu else new_empty(shape, dtype, place, strides)
+    return _finish(made, requires_grad, pin_memory)
 
 
 def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):

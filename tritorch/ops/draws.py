@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from tritorch.cuda.launch import kernels
+from tritorch.device import meta
 from tritorch.dispatch import op
 from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
 from tritorch.dtype import bool as bool_
@@ -24,7 +25,9 @@ K = kernels("random")
 
 
 def place(device, generator, count):
-    """(seed, offset, base) for `count` words from a generator, or from the default one of the device."""
+    """(seed, offset, base) for `count` words from a generator, or from the default one of the device. On meta nobody draws."""
+    if device is meta:
+        return 0, 0, None
     if generator is None:
         generator = default_generator(device)
     if generator.device is not device:                                   # not by `check`: the sentence takes longer than the rest

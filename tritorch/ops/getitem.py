@@ -36,7 +36,7 @@ def setitem(input, key, value):
         value = value.item() if isinstance(value, np.generic) else view.reshape(value, ()) if isinstance(value, Tensor) else value
         put.masked_fill(input, mask, value, out=input)
         return
-    part, picks = resolve(input, key)
+    part, picks = resolve(input, key, value)
     if picks is not None:
         if isinstance(value, Tensor) and value.dtype is not part.dtype and value.numel() == 1 and _one_mask(key):
             value = value.to(part.dtype)                                 # a fill, as in PyTorch
@@ -60,9 +60,9 @@ def _is_number(value):
     return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
 
 
-def resolve(input, key):
+def resolve(input, key, value=None):
     """(view, index tensors): the basic part of a key applied, and for each dim of that view an index tensor or None; None if there are
-    none."""
+    none. `value` is what will be written there: on meta it tells how many places a mask has."""
     items = [k if k.__class__ in PLAIN else _as_index(k, input.device) for k in (key if isinstance(key, tuple) else (key,))]
     used, ellipses = 0, 0
     for k in items:
@@ -88,7 +88,9 @@ def resolve(input, key):
             picks[dim] = create.tensor([0] if k else [], dtype=types.int64, device=input.device)
             dim += 1
         elif _is_mask(k):
-            for d, places in enumerate(picking.mask_to_indices(k, out.shape[dim:dim + k.dim()])):
+            after = len(out.shape) - dim - k.dim()
+            count = value.shape[-1 - after] if isinstance(value, Tensor) and value.dim() > after else value is not None and 1
+            for d, places in enumerate(picking.mask_to_indices(k, out.shape[dim:dim + k.dim()], count)):
                 picks[dim + d] = _near(places, input.device)
             dim += k.dim()
         else:

@@ -46,7 +46,7 @@ def lu_factors(A, pivot):
     it. pivots, int32, are the rows, from 1, with which rows 1, 2, … were exchanged one after the other; order says the same as places of
     rows, int64. info is 0 or the number of the first zero on U's diagonal."""
     check_matrices("linalg.lu_factor", A=A)
-    if not pivot and A.device.type == "cpu":
+    if not pivot and not A.is_cuda:
         raise RuntimeError(sentence("linalg.lu_factor", "pivot=True on the CPU", pivot))
     lead, (m, n) = A.shape[:-2], A.shape[-2:]
     return [(A.shape, A.dtype, A.device, column_major(A.shape)), ((*lead, min(m, n)), types.int32, A.device),

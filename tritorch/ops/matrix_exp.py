@@ -25,7 +25,7 @@ def matrix_exp(input):
         return input.clone()
     size = amax(input.detach().abs().sum(-2), -1)
     steps = (size / RADIUS[input.dtype.to_real().itemsize]).log2().ceil().clamp(min=0)
-    most = steps.max().item()
+    most = 0 if steps.is_meta else steps.max().item()
     most = int(most) if math.isfinite(most) else 0                       # numbers that are none stay so without being squared
     made = polynomial(input * (0.5 ** steps.clamp(max=most)).unsqueeze(-1).unsqueeze(-1))
     for k in range(most):

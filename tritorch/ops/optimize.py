@@ -143,6 +143,11 @@ def norm_parts_cuda(tensors, power, parts):
     parts.setdefault(device, []).append(out)
 
 
+@norm_parts.impl("meta")
+def norm_parts_meta(tensors, power, parts):
+    parts.setdefault(tensors[0].storage.device, []).append(empty((), tensors[0].dtype.compute, tensors[0].storage.device))
+
+
 def total_norm(tensors, norm_type=2.0):
     """The norm of all elements of several tensors together, a 0-dim tensor on the device of the first; half types give float32.
 

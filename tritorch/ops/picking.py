@@ -6,7 +6,7 @@ from tritorch.autograd.parts import joined_grads
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, explained, sentence, tensors, whole_numbers
+from tritorch.errors import check, explained, no_values, sentence, tensors, whole_numbers
 from tritorch.keywords import also
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
@@ -146,6 +146,8 @@ def nonzero(input, *, as_tuple=False, out=None):
     [[0, 1], [1, 0]]
     """
     check(out is None or not as_tuple, "nonzero", "out= without as_tuple", "both")
+    if input.is_meta:
+        raise no_values("nonzero", "a device with memory where shapes follow from values")
     count = int(input.count_nonzero().item()) if input.shape else int(bool(input.item()))
     flat = nonzero_places(input.detach(), count)
     columns, shape = [], input.shape if input.shape or not as_tuple else (1,)
@@ -163,9 +165,11 @@ def nonzero(input, *, as_tuple=False, out=None):
 argwhere = nonzero
 
 
-def mask_to_indices(mask, shape):
-    """Index tensors, one a dim, of the places where a mask over dims of `shape` holds."""
+def mask_to_indices(mask, shape, count=False):
+    """Index tensors, one a dim, of the places where a mask over dims of `shape` holds; of one on meta, of `count` places."""
     check(tuple(mask.shape) == tuple(shape), "index", f"a mask of shape {tuple(shape)}", tuple(mask.shape), error=IndexError)
+    if mask.is_meta and count is not False:
+        return [create.empty(count, dtype=types.int64, device=mask.device) for _ in shape]
     return nonzero(mask, as_tuple=True)
 
 

@@ -199,7 +199,7 @@ def index_put(input, indices, values, accumulate=False, *, out=None):
     check(isinstance(indices, (tuple, list)), "index_put", "a tuple of index tensors", type(indices).__name__, error=TypeError)
     key = tuple(indices)
 
-    part, picks = resolve(input, key)
+    part, picks = resolve(input, key, values)
     check(part.shape == input.shape, "index_put", "index tensors", key)
     values = values.to(input.dtype) if values.dtype is not input.dtype and not values.shape else values
     return put(input, picks, values, accumulate) if out is None else put.into(out, input, picks, values, accumulate)
@@ -282,11 +282,13 @@ def masked_fill(input, mask, value, *, out=None):
 
 def masked_scatter(input, mask, source, *, out=None):
     """input with the elements where the mask holds replaced by those of source, in order; input and mask broadcast."""
+    from tritorch.ops.picking import mask_to_indices
+
     check(mask.dtype is types.bool, "masked_scatter", "a mask of bools", mask.dtype)
     check(source.dtype is input.dtype, "masked_scatter", f"a source of {input.dtype}", source.dtype)
     shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
     input, mask = view.expand_to(input, shape), view.expand_to(mask, shape)
-    places = mask.reshape(-1).nonzero().reshape(-1)
+    places, = mask_to_indices(mask.reshape(-1), (mask.numel(),), source.numel())
     check(source.numel() >= places.numel(), "masked_scatter", f"a source of at least {places.numel()} elements", source.numel())
     made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()], False).reshape(input.shape)
     return made if out is None else copy.copy_(out, made)

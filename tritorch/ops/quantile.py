@@ -82,7 +82,7 @@ def _quantile(name, input, q, dim, keepdim, interpolation):
     single = not isinstance(q, Tensor) or not q.shape
     check(not isinstance(q, Tensor) or q.dtype is input.dtype, name, f"q of {input.dtype}", getattr(q, "dtype", None))
     q = q if isinstance(q, Tensor) else create.tensor(q, dtype=input.dtype, device=input.device)
-    check(bool(((q >= 0) & (q <= 1)).all().item()), name, "q between 0 and 1", q.tolist())
+    check(q.is_meta or bool(((q >= 0) & (q <= 1)).all().item()), name, "q between 0 and 1", q)
     ndim = len(input.shape)
     d = 0 if dim is None else wrap_dim(dim, ndim, name)
     rows = sort(view.reshape(input, -1) if dim is None or not ndim else view.movedim(input, d, -1), -1).values

@@ -314,16 +314,16 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     """
     if repeats is None:                                                  # one tensor alone: the number of times for each place
         input, repeats = create.arange(input.shape[0], device=input.device), input
-    if dim is None:
-        input, dim = view.reshape(input, -1), 0
+    input, dim = (view.reshape(input, -1), 0) if dim is None else (input, dim)
     d = own_dim(dim, input.shape, "repeat_interleave")
     n = input.shape[d]
+    if output_size is not None and isinstance(repeats, Tensor) and repeats.is_meta:
+        return input.index_select(d, create.empty(output_size, dtype=types.int64, device=repeats.device))
     if isinstance(repeats, Tensor) and repeats.numel() != 1:
         counts = repeats.cpu().array
         check(counts.size == n, "repeat_interleave", f"{n} repeats", counts.size)
         check(counts.dtype.kind == "i" and (counts >= 0).all(), "repeat_interleave", "whole repeats that are not negative", repeats)
-        total = int(counts.sum())
-        check(output_size in (None, total), "repeat_interleave", f"an output_size of {total}, the sum of the repeats", output_size)
+        check(output_size in (None, counts.sum()), "repeat_interleave", f"an output_size of {counts.sum()}, their sum", output_size)
         return input.index_select(d, create.tensor(np.repeat(np.arange(n), counts), device=input.device))
     count = int(repeats.item()) if isinstance(repeats, Tensor) else repeats
     check(count >= 0, "repeat_interleave", "repeats that are not negative", count)

@@ -191,7 +191,7 @@ def complement(U):
 def values_of(name, A):
     """The singular values."""
     check_matrices(name, A=A)
-    if A.dtype.is_complex and A.device.type != "cpu":
+    if A.dtype.is_complex and A.is_cuda:
         from tritorch.ops import embedded_values
 
         S, info = embedded_values.singular_values(A)

@@ -132,7 +132,7 @@ def inverse_of(name, A):
 
 def _solved(A, B):
     """(X, info) with A X = B."""
-    if A.dtype.is_complex and A.device.type != "cpu":
+    if A.dtype.is_complex and A.is_cuda:
         from tritorch.ops.embedded import solve_complex
 
         return solve_complex(A, B)

@@ -358,7 +358,8 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
     real_numbers("histc", bins=bins, min=min, max=max)
     check(bins > 0, "histc", "at least 1 bin", bins)
     flat = view.reshape(input.detach(), -1)
-    low, high = (float(flat.min().item()), float(flat.max().item())) if min == max and flat.numel() else (float(min), float(max))
+    ranged = min == max and flat.numel() and not flat.is_meta            # what the range is does not show in the shape
+    low, high = (float(flat.min().item()), float(flat.max().item())) if ranged else (float(min), float(max))
     low, high = (low - 1, high + 1) if low == high else (low, high)
     check(low < high, "histc", "max greater than min", (low, high))
     check(math.isfinite(low) and math.isfinite(high), "histc", "a finite range", (low, high))

@@ -136,7 +136,7 @@ def istft(input, n_fft, hop_length=None, win_length=None, window=None, center=Tr
     end = start + length if length is not None else -(n // 2) if center else reach
     signal = overlap_add(x, hop, reach)[..., start:end]
     weight = overlap_add((shape * shape).expand(count, n), hop, reach)[start:end]
-    check(weight.numel() > 0 and not bool(weight.abs().min() < FAINT), name, "squared windows whose sum is nowhere 0",
+    check(weight.numel() > 0 and (weight.is_meta or not bool(weight.abs().min() < FAINT)), name, "squared windows whose sum is nowhere 0",
           "one that is, or no samples", use="another window, or center=True")
     signal = signal / weight
     if end > reach:

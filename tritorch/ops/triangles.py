@@ -138,7 +138,7 @@ def _triangle_indices(keep, row, col, offset, dtype, device):
     return create.tensor(places, dtype=types.chosen(dtype, types.int64), device=device)
 
 
-def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
+def tril_indices(row, col, offset=0, *, dtype=None, device=None, layout=None):
     """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor.
 
     >>> import tritorch as torch
@@ -150,7 +150,7 @@ def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
     return _triangle_indices(np.tril, row, col, offset, dtype, device)
 
 
-def triu_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
+def triu_indices(row, col, offset=0, *, dtype=None, device=None, layout=None):
     """Rows and columns of the upper triangle of a matrix, as a (2, n) tensor.
 
     >>> import tritorch as torch

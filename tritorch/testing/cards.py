@@ -8,7 +8,7 @@ import numpy as np
 
 from tritorch.autograd import modes
 from tritorch.autograd.engine import grad as differentiate
-from tritorch.device import as_device, cpu, device
+from tritorch.device import as_device, cpu, device, meta
 from tritorch.dtype import types
 from tritorch.func import jvp
 from tritorch.ops import create
@@ -308,6 +308,22 @@ def check_repeated(op, where):
                 assert_near(second, first, f"{describe(op, args)} repeated", 0.0)
 
 
+def check_promises(op, where):
+    """On meta, where only shape rules run, results and gradients have the shapes, dtypes, strides and devices that they have here."""
+    if where is cpu:
+        for args in samples_of(op):
+            have, want = [_facts(op, leaves(args, place)) for place in (meta, cpu)]
+            assert have == want, f"{describe(op, args)}: {have} on meta for {want}"
+
+
+def _facts(op, args):
+    """Of the results of a call, and of their gradients: all but the values, and how many are on the device of the arguments."""
+    outs, ins = differentiable(op, args)
+    found = [*results(op(*args)), *_gradients(outs, ins, [create.ones_like(o) for o in outs], create=False)] if outs else results(op(*args))
+    device = next(x.device for x in (*tensors_in(args), *found) if x is not None)
+    return [x if x is None else (tuple(x.shape), x.dtype, x.strides, x.requires_grad, x.device is device) for x in found]
+
+
 class Complex:
     """An operator whose samples are drawn complex."""
 
@@ -328,8 +344,9 @@ class Complex:
 def check_complex(op, where):
     """The other checks with complex samples, where the operator takes them."""
     if op.complex and op.complex != MADE and not (op.complex == HOST and where.type != "cpu"):
-        for check in (check_values, check_layouts, check_gradients, check_destinations, check_forward_mode, check_capture, check_repeated):
-            if op.__name__ not in PHASES or check not in (check_gradients, check_forward_mode):
+        for check in (check_values, check_layouts, check_gradients, check_destinations, check_forward_mode, check_promises, check_capture,
+                      check_repeated):
+            if op.__name__ not in PHASES or check not in (check_gradients, check_forward_mode, check_promises):
                 check(Complex(op), where)
 
 
@@ -347,8 +364,8 @@ def check_errors(op, where):
 
 
 CHECKS = {f.__name__.removeprefix("check_"): f for f in (
-    check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_capture, check_repeated,
-    check_complex, check_errors)}
+    check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_promises, check_capture,
+    check_repeated, check_complex, check_errors)}
 
 
 def check_op(op, device="cpu", checks=None):

@@ -39,7 +39,7 @@ class _Surroundings:
     """What a run of the function depends on besides its arguments: random numbers and autocast."""
 
     def __init__(self, args, preserve):
-        devices = {cpu, *[a.device for a in tree_iter(args) if isinstance(a, Tensor)]}
+        devices = {cpu, *[a.device for a in tree_iter(args) if isinstance(a, Tensor) and not a.is_meta]}
         self.states = [(default_generator(d), default_generator(d).get_state()) for d in devices] if preserve else []
         self.indices = [d.index for d in devices if d is not cpu]
         self.casts = [(kind, amp.is_autocast_enabled(kind), amp.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")]
