@@ -52,7 +52,7 @@ from tritorch.dtype import (
     uint64,
 )
 from tritorch.dtype import types as _types
-from tritorch.errors import OutOfMemoryError
+from tritorch.errors import OutOfMemoryError, explained
 from tritorch.generator import Generator
 from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
 from tritorch.ops import methods
@@ -85,6 +85,7 @@ def is_tensor(obj):
     return isinstance(obj, Tensor)
 
 
+@explained
 def is_floating_point(input):
     """Whether the dtype is a floating one.
 
@@ -95,6 +96,7 @@ def is_floating_point(input):
     return input.dtype.is_floating_point
 
 
+@explained
 def is_complex(input):
     """Whether the dtype is a complex one.
 
@@ -105,6 +107,7 @@ def is_complex(input):
     return input.dtype.is_complex
 
 
+@explained
 def numel(input):
     """Number of elements.
 
