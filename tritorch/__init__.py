@@ -52,7 +52,8 @@ from tritorch.dtype import (
     uint64,
 )
 from tritorch.dtype import types as _types
-from tritorch.errors import OutOfMemoryError, explained
+from tritorch.errors import OutOfMemoryError
+from tritorch.errors import explained as _explained
 from tritorch.generator import Generator
 from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
 from tritorch.ops import methods
@@ -85,7 +86,7 @@ def is_tensor(obj):
     return isinstance(obj, Tensor)
 
 
-@explained
+@_explained
 def is_floating_point(input):
     """Whether the dtype is a floating one.
 
@@ -96,7 +97,7 @@ def is_floating_point(input):
     return input.dtype.is_floating_point
 
 
-@explained
+@_explained
 def is_complex(input):
     """Whether the dtype is a complex one.
 
@@ -107,7 +108,7 @@ def is_complex(input):
     return input.dtype.is_complex
 
 
-@explained
+@_explained
 def numel(input):
     """Number of elements.
 

@@ -147,8 +147,8 @@ def _left_to_other(error, method, args):
     other, frame = args[1], error.__traceback__.tb_frame.f_back
     if isinstance(other, numbers.Number) or hasattr(other, "storage") or not hasattr(type(other), method):
         return False
-    if frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":        # what stands between the operator and its card
-        frame = frame.f_back
+    while frame.f_code.co_filename in passed or frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":
+        frame = frame.f_back                                             # what stands between the operator and its card
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_"))
 
 
@@ -323,7 +323,8 @@ def numbers_in(body):
     return checked
 
 
-answers = []                                                             # who is asked first what a call that failed shall return
+passed: set[str] = set()                                                 # files whose functions stand between an operator and its door
+answers: list = []                                                       # who is asked first what a call that failed shall return
 _signature = functools.cache(inspect.signature)
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
 NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))

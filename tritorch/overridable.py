@@ -13,7 +13,11 @@ from types import FunctionType
 
 from tritorch import interop, pickling, protocol, serialization, surface
 from tritorch.autograd import engine, function, snapshot
+from tritorch.cuda.watching import host_work
+from tritorch.device import device
 from tritorch.dispatch import registry
+from tritorch.dtype import dtype
+from tritorch.errors import passed
 from tritorch.nn import parameter
 from tritorch.protocol import has_own, state
 from tritorch.shape import Size
@@ -28,10 +32,11 @@ MODES_ONLY = set("tensor as_tensor asarray scalar_tensor can_cast promote_types"
 NEVER = set("broadcast_shapes is_storage is_tensor from_numpy frombuffer from_file from_dlpack".split())
 NO_METHODS = set("""__new__ __init__ __init_subclass__ __torch_function__ __hash__ __iter__ __getstate__ __setstate__ as_subclass
     _make_subclass _seen_as _filled new""".split())
-ASIDE = "array _version output_nr"                                       # properties that are nobody's business
-FACTS = "shape dtype device ndim is_cuda is_cpu itemsize nbytes requires_grad grad_fn is_leaf retains_grad".split()
-VALUES = "grad data _base T mT H mH real imag".split()
-PLAIN = frozenset((Tensor, int, float, bool, complex, str, type(None), Size, slice, type(...)))
+FACTS = "shape dtype device ndim is_cuda is_cpu itemsize nbytes requires_grad grad grad_fn is_leaf retains_grad _base".split()
+WAYS = "__get__", "__set__", "__delete__"
+VALUES = "data T mT H mH real imag".split()
+PLAIN = frozenset((Tensor, parameter.Parameter, int, float, bool, complex, str, type(None), Size, slice, type(...), dtype, device))
+passed.add(__file__)                             # which Python's operators call, too
 HOLE = "becomes the function that asks"
 OPERATOR = ("BINARY_", "INPLACE_", "COMPARE_", "UNARY_")
 
@@ -68,6 +73,7 @@ def _ranked(found, v):
 def decide(func, found, args, kwargs):
     """What the modes, and then the arguments in `found`, answer to a call."""
     types = tuple([type(v) for v in found])
+    host_work("a call that a __torch_function__ sees")
     if state.modes:
         around = state.modes
         state.modes = around[:-1]
@@ -102,11 +108,13 @@ def name_of(func):
 def asking(func, original, modes_only):
     """The call of a public function: first those who want to see it are asked."""
     def ask(args, kwargs):
-        if state.off and (state.off == 2 or not state.modes):
-            return original(*args, **kwargs)
-        found = () if modes_only or state.off else relevant((*args, *kwargs.values()) if kwargs else args)
-        if found or state.modes:
-            return decide(func, found, args, kwargs)
+        plain = modes_only or PLAIN.issuperset(map(type, args)) and (not kwargs or PLAIN.issuperset(map(type, kwargs.values())))
+        if not (plain or state.off):
+            found = relevant((*args, *kwargs.values()))
+            if found or state.modes:
+                return decide(func, found, args, kwargs)
+        elif state.modes and state.off != 2:
+            return decide(func, (), args, kwargs)
         return original(*args, **kwargs)
 
     return ask
@@ -152,25 +160,27 @@ def arm():
     with lock:
         if public:
             return
+        operators = {*registry.values()}
         for space, name, f in sorted(functions(), key=lambda found: found[1] != found[2].__name__):
             if f not in public:                                          # of several names that of the function itself
                 public[f] = f"{space}.{name}".removeprefix("tritorch."), space
-                change(f, functools.partial(_asking, f, name))
-                if f not in registry.values():
+                if f not in operators:                                   # which go by their own
                     f.__name__ = name
+                change(f, functools.partial(_asking, f, name))
         for name in VALUES:
             shown = Tensor.__dict__[name]
-            for way, f in (("__get__", shown.fget), ("__set__", shown.fset), ("__delete__", shown.fdel)):
+            for way, f in zip(WAYS, (shown.fget, shown.fset, shown.fdel)):
                 if f is not None and f not in public:
                     func = getattr(shown, way)
                     public[func] = f"Tensor.{name}.{way}", "tritorch.Tensor"
                     change(f, lambda original, func=func: asking(func, original, False))
         for name in FACTS:
-            public[Tensor.__dict__[name].__get__] = f"Tensor.{name}.__get__", "tritorch.Tensor"
+            for way in WAYS:
+                if hasattr(Tensor.__dict__[name], way):
+                    public[getattr(Tensor.__dict__[name], way)] = f"Tensor.{name}.{way}", "tritorch.Tensor"
         protocol.fields.update(Tensor.__dict__[name].__get__ for name in ("grad", "_base"))
-        public[Tensor.requires_grad.__set__] = "Tensor.requires_grad.__set__", "tritorch.Tensor"
-        for f in (serialization.save, engine.backward, engine.gradients_of, function._record, function._as_output, function._check_dirty, pickling.rebuild,
-                  interop.frombuffer, parameter._alias, parameter._trained, Tensor.__new__, *[Tensor.__dict__[name].fget for name in ASIDE.split()]):
+        for f in (serialization.save, engine.backward, engine.gradients_of, function._record, function._as_output, function._check_dirty,
+                  pickling.rebuild, interop.frombuffer, parameter._alias, parameter._trained, Tensor.__new__):
             change(f, aside)
         for f in (function.FunctionCtx.pull, snapshot._Hooked.restore):
             change(f, outside)
@@ -207,12 +217,12 @@ def template(variables):
     """The code of a function of any arguments that hands them to a constant, HOLE; it has these variables of enclosing functions, as a
     function keeps its own for life."""
     made = {}
-    exec(f"""def enclosing({', '.join(variables)}):
-    def asks(*_args, **_kwargs):
+    exec(compile(f"""def enclosing({', '.join(variables)}):
+    def _asks(*_args, **_kwargs):
         _ask = {HOLE!r}
         return _ask(_args, _kwargs)
         ({' '.join(v + ',' for v in variables)})
-    return asks""", made)                                                # noqa: S102 names of variables
+    return _asks""", __file__, "exec"), made)                                                # noqa: S102 names of variables
     return made["enclosing"](*variables).__code__
 
 
@@ -223,7 +233,7 @@ def change(f, make):
     vars(original).update(vars(f))
     ask, code = make(original), template(f.__code__.co_freevars)
     originals.setdefault(original.__code__, []).append((f, original))
-    f.__code__ = code.replace(co_consts=tuple([ask if c == HOLE else c for c in code.co_consts]))
+    f.__code__ = code.replace(co_name=f.__code__.co_name, co_consts=tuple([ask if c == HOLE else c for c in code.co_consts]))
     f.__defaults__ = f.__kwdefaults__ = None
     if not hasattr(f, "__wrapped__"):
         f.__wrapped__ = original
@@ -240,12 +250,12 @@ def show_facts(cls):
 @functools.cache
 def _fact(name):
     shown = Tensor.__dict__[name]
-    get, put = asking(shown.__get__, shown.__get__, False), asking(shown.__set__, shown.__set__, False)
-    written = None if isinstance(shown, property) and shown.fset is None else shown.__set__
-    if isinstance(shown, property) and shown.fset is not None:
-        def written(self, value):
-            put((self, value), {})
-    return property(lambda self: get((self,), {}), written, doc=shown.__doc__)
+    if not isinstance(shown, property):                                  # shape and dtype, which only our own code sets
+        get = asking(shown.__get__, shown.__get__, False)
+        return property(lambda self: get((self,), {}), shown.__set__, doc=shown.__doc__)
+    get, put, cut = [asking(getattr(shown, way), getattr(shown, way), False) for way in WAYS]
+    return property(lambda self: get((self,), {}), shown.fset and (lambda self, value: put((self, value), {})),
+                    shown.fdel and (lambda self: cut((self,), {})), shown.__doc__)
 
 
 # ------------------------------------------------------------------ the call that failed before all this
@@ -291,9 +301,12 @@ def _given(f, original, values):
     names, least = code.co_varnames, named - len(defaults)
     args, kwargs = [values[name] for name in names[:least]], {}
     known = {**dict(zip(names[least:named], defaults)), **(original.__kwdefaults__ or {})}
-    for name in names[least:only]:
+    for k, name in enumerate(names[least:only], least):
         if name not in known or values[name] is not known[name]:
-            kwargs[name] = values[name]
+            if k == len(args) < named:
+                args.append(values[name])
+            else:
+                kwargs[name] = values[name]
     if code.co_flags & inspect.CO_VARARGS:
         args += values[names[only]]
     if code.co_flags & inspect.CO_VARKEYWORDS:

@@ -125,8 +125,9 @@ def get_overridable_functions():
     """
     arm()
     found = {}
-    for func, (_, space) in overridable.public.items():
-        found.setdefault(_home(space), []).append(func)
+    for func, (name, space) in overridable.public.items():
+        if name not in overridable.MODES_ONLY:
+            found.setdefault(_home(space), []).append(func)
     methods = found[Tensor]
     methods += [f for f in vars(Tensor).values() if inspect.isfunction(f) and f in overridable.public and f not in methods]
     return found

@@ -128,6 +128,10 @@ def subclassed(cls, **options):
             overridable.show_facts(cls)
 
 
+def initialized(self, *args, **kwargs):
+    """`Tensor.__init__`: nothing, whatever a subclass says; a tensor is made by `__new__`."""
+
+
 def as_subclass(self, cls):
     """The same tensor as an object of a subclass of Tensor, history included.
 

@@ -90,7 +90,8 @@ LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_utils", "accelerator", "amp", "backends", "compiler", "cpu", "distributed",
             "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim",
-            "overrides", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types", "utils", "version", "xpu")
+            "overrides", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types", "utils",
+            "version", "xpu")
 
 
 def attach():
@@ -101,6 +102,7 @@ def attach():
         setattr(UntypedStorage, name, f)
     Tensor.__new__ = staticmethod(typed.new_tensor)
     Tensor.__init_subclass__, Tensor.__torch_function__ = classmethod(protocol.subclassed), classmethod(protocol.torch_function)
+    Tensor.__init__ = protocol.initialized
     Tensor._make_subclass = staticmethod(protocol.make_subclass)
     Tensor._make_wrapper_subclass = staticmethod(protocol.make_wrapper_subclass)
     Tensor.name, Tensor.output_nr = None, property(tensor_methods.output_nr)

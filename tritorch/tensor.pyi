@@ -197,6 +197,13 @@ class Tensor:
     def __index__(self) -> Any:  # type: ignore
         """A whole number as a Python index."""
         ...
+    def __init__(self, *args, **kwargs) -> None:  # type: ignore
+        """`Tensor.__init__`: nothing, whatever a subclass says; a tensor is made by `__new__`."""
+        ...
+    @classmethod
+    def __init_subclass__(cls, **options) -> Any:  # type: ignore
+        """`Tensor.__init_subclass__`: the first class that sees calls arms the functions."""
+        ...
     def __int__(self) -> Any:  # type: ignore
         """"""
         ...
@@ -252,8 +259,8 @@ class Tensor:
         """-input."""
         ...
     @staticmethod
-    def __new__(cls, *args, device=...) -> Any:
-        """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence, of the default dtype;"""
+    def __new__(cls, *args, device=..., **given) -> Any:
+        """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence (`data`), of the default"""
         ...
     def __or__(input, other) -> Tensor:
         """input | other, bit by bit; on bools the logical or."""
@@ -321,6 +328,10 @@ class Tensor:
     def __sub__(input, other, alpha=...) -> Tensor:
         """input - alpha · other, elementwise, broadcast."""
         ...
+    @classmethod
+    def __torch_function__(cls, func, types, args=..., kwargs=...) -> Any:
+        """What subclasses of Tensor do with a call where they do not say otherwise: func(*args, **kwargs), tensors in the result, also in a"""
+        ...
     def __truediv__(input, other, *, rounding_mode=..., out=...) -> Any:
         """input / other, elementwise, broadcast; `rounding_mode` 'floor' or 'trunc' rounds the quotient."""
         ...
@@ -336,6 +347,14 @@ class Tensor:
     _grad: Any
     _hooked: Any
     _inference: Any
+    @staticmethod
+    def _make_subclass(cls, data, require_grad=...) -> Any:
+        """`Tensor._make_subclass`: the memory of a tensor, without history, as an object of a subclass of Tensor."""
+        ...
+    @staticmethod
+    def _make_wrapper_subclass(cls, size, **options) -> Any:
+        """`Tensor._make_wrapper_subclass`: TypeError, for it takes a class with a `__torch_dispatch__`, which there is none of here."""
+        ...
     def _seen_as(base, shape, strides, offset, dtype) -> Any:
         """A view of the memory of `base` under another layout, and as complex or real where the dtype says so."""
         ...

@@ -1,6 +1,6 @@
 """Systems of equations, inverses and determinants."""
-from tritorch.ops import copy, determinants, solving
 from tritorch.errors import explained
+from tritorch.ops import copy, determinants, solving
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import refuse, result

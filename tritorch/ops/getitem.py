@@ -32,7 +32,8 @@ def setitem(input, key, value):
     """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
     if not isinstance(value, Tensor) and not _is_number(value):
         try:
-            check(isinstance(value, (list, tuple, np.ndarray)), "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
+            fits = isinstance(value, (list, tuple, np.ndarray))
+            check(fits, "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
             value = create.tensor(value, dtype=input.dtype, device=input.device)
         except TypeError as error:
             return answered(error)
