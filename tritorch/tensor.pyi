@@ -325,6 +325,10 @@ class Tensor:
     def __setitem__(input, key, value) -> Any:
         """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
         ...
+    def __setstate__(x, state) -> Any:
+        """`__setstate__`: what old pickles of PyTorch tell of a tensor, a leaf: the arguments of `set_`; its data, gradient, hooks,"""
+        ...
+    __slotnames__: Any
     def __sub__(input, other, alpha=...) -> Tensor:
         """input - alpha · other, elementwise, broadcast."""
         ...
