@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from asking import disarmed
 
@@ -226,6 +227,18 @@ def test_order_of_classes():
             return "radd"
 
     assert X + Reflects() == "radd"
+
+
+def test_operators_with_what_is_no_tensor():
+    class Reflects:
+        __radd__ = __rmatmul__ = lambda self, other: "mine"
+
+    x, array = Plain([1.0, 2.0]), np.ones(2, "float32")
+    assert x + Reflects() == x @ Reflects() == "mine" and (x + array).tolist() == [2, 3] and type(x * array) is Plain
+    assert (x == None) is False and (x != "a") is True                   # noqa: E711
+    for call in (lambda: x + None, lambda: x + [1, 2], lambda: x - "a", lambda: array @ x):
+        with pytest.raises(TypeError):
+            call()
 
 
 def test_functions_of_ones_own():

@@ -7,9 +7,9 @@ import numbers
 import operator
 import sys
 
-REFLECTED = {"add": "__radd__", "sub": "__rsub__", "mul": "__rmul__", "div_true": "__rtruediv__", "floor_divide": "__rfloordiv__",
-             "remainder": "__rmod__", "pow": "__rpow__", "matmul": "__rmatmul__", "bitwise_and": "__rand__", "bitwise_or": "__ror__",
-             "bitwise_xor": "__rxor__"}                                  # the method that Python asks next, by operator
+REFLECTED = {"add": "__radd__", "sub": "__rsub__", "mul": "__rmul__", "div_true": "__rtruediv__", "div": "__rtruediv__",
+             "floor_divide": "__rfloordiv__", "remainder": "__rmod__", "pow": "__rpow__", "matmul": "__rmatmul__",
+             "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__"}   # what Python asks next, by operator
 
 
 class OutOfMemoryError(RuntimeError):
@@ -142,14 +142,19 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
 def _left_to_other(error, method, args):
     """Whether the second operand of a Python operator is of another kind, for which there was an error, but knows the operator itself, as
     numpy's arrays do: it is asked then, as everywhere in Python."""
-    if len(args) < 2 or not hasattr(args[0], "storage"):
-        return False
-    other, frame = args[1], error.__traceback__.tb_frame.f_back
-    if isinstance(other, numbers.Number) or hasattr(other, "storage") or not hasattr(type(other), method):
+    frame = error.__traceback__.tb_frame.f_back
+    if not knows(method, args):
         return False
     while frame.f_code.co_filename in passed or frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":
         frame = frame.f_back                                             # what stands between the operator and its card
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_"))
+
+
+def knows(method, args):
+    """Whether the first operand is a tensor and the second is of another kind that has Python's method for such operands."""
+    if len(args) < 2 or not hasattr(args[0], "storage"):
+        return False
+    return not isinstance(args[1], numbers.Number) and not hasattr(args[1], "storage") and hasattr(type(args[1]), method)
 
 
 def refuse_arguments(op, fn, args, kwargs):

@@ -17,7 +17,7 @@ from tritorch.cuda.watching import host_work
 from tritorch.device import device
 from tritorch.dispatch import registry
 from tritorch.dtype import dtype
-from tritorch.errors import passed
+from tritorch.errors import REFLECTED, knows, passed
 from tritorch.nn import parameter
 from tritorch.protocol import has_own, state
 from tritorch.shape import Size
@@ -71,9 +71,22 @@ def _ranked(found, v):
 
 
 def decide(func, found, args, kwargs):
-    """What the modes, and then the arguments in `found`, answer to a call."""
+    """What the modes around a call, and then the arguments in `found`, answer to it."""
     types = tuple([type(v) for v in found])
     host_work("a call that a __torch_function__ sees")
+    try:
+        answer = _asked(func, found, types, args, kwargs)
+    except TypeError:
+        if _by_operator(sys._getframe(3)) and knows(REFLECTED.get(func.__name__, ""), args):
+            return NotImplemented                                        # numpy's arrays, say
+        raise
+    if answer is not NotImplemented or _by_operator(sys._getframe(3)):
+        return answer
+    asked = [*map(repr, state.modes[-1:]), *[kind.__name__ for kind in types]]
+    raise TypeError(f"{name_of(func)}: expected an answer from one of {', '.join(asked)}, got NotImplemented from each __torch_function__")
+
+
+def _asked(func, found, types, args, kwargs):
     if state.modes:
         around = state.modes
         state.modes = around[:-1]
@@ -83,15 +96,11 @@ def decide(func, found, args, kwargs):
             state.modes = around
         if answer is not NotImplemented:
             return answer
-    if not state.off:
-        for v in found:
-            answer = v.__torch_function__(func, types, args, kwargs)
-            if answer is not NotImplemented:
-                return answer
-    if _by_operator(sys._getframe(3)):
-        return NotImplemented
-    asked = [*map(repr, state.modes[-1:]), *[kind.__name__ for kind in types]]
-    raise TypeError(f"{name_of(func)}: expected an answer from one of {', '.join(asked)}, got NotImplemented from each __torch_function__")
+    for v in () if state.off else found:
+        answer = v.__torch_function__(func, types, args, kwargs)
+        if answer is not NotImplemented:
+            return answer
+    return NotImplemented
 
 
 def _by_operator(frame):
@@ -216,13 +225,13 @@ def _found(space, home, name):
 def template(variables):
     """The code of a function of any arguments that hands them to a constant, HOLE; it has these variables of enclosing functions, as a
     function keeps its own for life."""
-    made = {}
-    exec(compile(f"""def enclosing({', '.join(variables)}):
+    made, lines = {}, "\n" * (template.__wrapped__.__code__.co_firstlineno + 4)          # tracebacks show the lines of this file
+    exec(compile(lines + f"""def enclosing({', '.join(variables)}):
     def _asks(*_args, **_kwargs):
         _ask = {HOLE!r}
         return _ask(_args, _kwargs)
         ({' '.join(v + ',' for v in variables)})
-    return _asks""", __file__, "exec"), made)                                                # noqa: S102 names of variables
+    return _asks""", __file__, "exec"), made)                            # noqa: S102 names of variables
     return made["enclosing"](*variables).__code__
 
 

@@ -115,14 +115,17 @@ def _same(a, b):
 
 
 def subclassed(cls, **options):
-    """`Tensor.__init_subclass__`: the first class that sees calls arms the functions."""
+    """`Tensor.__init_subclass__`: the first class that sees calls arms the functions. Classes of ours see none unless they say so."""
     super(Tensor, cls).__init_subclass__(**options)
+    own = getattr(cls.__torch_function__, "__func__", None) is not torch_function
+    if not own and cls.__module__.startswith("tritorch."):
+        cls.__torch_function__ = disabled
     dispatch = cls.__dict__.get("__torch_dispatch__")
     if dispatch is not None and getattr(dispatch, "__name__", "") != "_disabled_torch_dispatch_impl":
         raise NotImplementedError(sentence(cls.__name__, "a class that sees calls by __torch_function__", "one with a __torch_dispatch__"))
     if has_own(cls):
         arm()
-        if getattr(cls.__torch_function__, "__func__", None) is not torch_function:
+        if own:
             from tritorch import overridable
 
             overridable.show_facts(cls)
