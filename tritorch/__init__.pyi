@@ -156,6 +156,9 @@ uint64: dtype
 uint7: dtype
 uint8: dtype
 
+def _answered(error) -> Any:
+    """What a function returns whose body had this error: see `refuse_misuse`, which has nothing to say to most. They are raised again."""
+    ...
 def _assert(condition, message) -> Any:
     """AssertionError with `message` unless `condition` holds."""
     ...
@@ -185,9 +188,6 @@ def _check_value(cond, message=...) -> Any:
     ...
 def _dirichlet_grad(x, alpha, total) -> Any:
     """What the gradient of `_sample_dirichlet` is made of: the derivative by alpha of beta numbers x of (alpha, total - alpha), over 1 - x."""
-    ...
-def _explained(fn) -> Any:
-    """Decorator for functions made of operators: an argument of the wrong kind gets its sentence. Costs 0.1 µs, so it is for those that"""
     ...
 def _foreach_abs(self, *args, **keywords) -> Any:
     """`abs` of every tensor of a list; other arguments are one for all, or lists."""

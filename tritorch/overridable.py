@@ -191,6 +191,7 @@ def arm():
         for f in (serialization.save, engine.backward, engine.gradients_of, function._record, function._as_output, function._check_dirty,
                   pickling.rebuild, interop.frombuffer, parameter._alias, parameter._trained, Tensor.__new__):
             change(f, aside)
+        parameter.Kind.__instancecheck__ = parameter.Kind.has_instance
         for f in (function.FunctionCtx.pull, snapshot._Hooked.restore):
             change(f, outside)
 

@@ -202,7 +202,7 @@ class Tensor:
         ...
     @classmethod
     def __init_subclass__(cls, **options) -> Any:  # type: ignore
-        """`Tensor.__init_subclass__`: the first class that sees calls arms the functions."""
+        """`Tensor.__init_subclass__`: the first class that sees calls arms the functions. Classes of ours see none unless they say so."""
         ...
     def __int__(self) -> Any:  # type: ignore
         """"""
