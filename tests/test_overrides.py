@@ -71,6 +71,7 @@ X = torch.arange(6.0).reshape(2, 3)
 
 
 # ------------------------------------------------------------------ subclasses that say nothing
+@pytest.mark.smoke
 def test_results_keep_the_class():
     x = Plain([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     y = X.as_subclass(Plain)
@@ -192,6 +193,7 @@ def test_every_function_asks():
         assert minus_one(*args, **keywords) == -1 or len(args) == 1
 
 
+@pytest.mark.smoke
 def test_order_of_classes():
     class Sub(Refuses):
         pass
@@ -349,6 +351,7 @@ CALLS = [lambda d: torch.add(d, 1), lambda d: torch.add(X, d), lambda d: X + d, 
          lambda d: F.embedding(d, X), lambda d: F.cross_entropy(d, X), lambda d: LINEAR(d), lambda d: torch.einsum("i", d)]
 
 
+@pytest.mark.smoke                                                       # which looks at Python's bytecode
 @pytest.mark.parametrize("k", range(len(CALLS)))
 def test_the_first_call_with_a_foreign_object(k):
     """It fails, and is made anew with functions that ask."""

@@ -191,6 +191,11 @@ def test_streams_of_accelerators():
     assert torch.Stream is torch.cuda.Stream is torch.accelerator.Stream and torch.Event is torch.cuda.Event
 
 
+def test_memory_that_knows_a_dtype():
+    with pytest.raises(NotImplementedError, match="use x.untyped_storage"):
+        X.storage()
+
+
 def test_sizes():
     size = X.shape
     for made in (size + (4,), (4,) + size, size * 2, 2 * size, size + size, size + ()):

@@ -293,7 +293,7 @@ def _hands_on(frame):
     """Whether a frame returns what the call in it returns."""
     steps = {step.offset: step for step in dis.get_instructions(frame.f_code)}
     place = frame.f_lasti + 2
-    while place not in steps or steps[place].opname in ("CACHE", "NOP", "JUMP_FORWARD"):
+    while place not in steps or steps[place].opname in ("CACHE", "NOP", "POP_BLOCK", "JUMP_FORWARD"):
         place = steps[place].argval if place in steps and steps[place].opname == "JUMP_FORWARD" else place + 2
     return steps[place].opname == "RETURN_VALUE"
 
