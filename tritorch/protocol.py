@@ -4,8 +4,10 @@ Nothing of this costs a program that has none: its functions are what they are i
 foreign object `arms` them: see overridable.py.
 """
 import itertools
+import sys
 import threading
 
+from tritorch.autograd import places
 from tritorch.errors import NoTensor, answers, check, sentence
 from tritorch.ops import view
 from tritorch.tensor import Tensor, alias
@@ -119,7 +121,7 @@ def subclassed(cls, **options):
     """`Tensor.__init_subclass__`: the first class that sees calls arms the functions. Classes of ours see none unless they say so."""
     super(Tensor, cls).__init_subclass__(**options)
     own = getattr(cls.__torch_function__, "__func__", None) is not torch_function
-    if not own and cls.__module__.startswith("tritorch."):
+    if not own and places.inside[sys._getframe(1).f_code.co_filename]:
         cls.__torch_function__ = disabled
     dispatch = cls.__dict__.get("__torch_dispatch__")
     if dispatch is not None and getattr(dispatch, "__name__", "") != "_disabled_torch_dispatch_impl":

@@ -48,8 +48,8 @@ class Storage:
         return self.nbytes
 
     def __call__(self):
-        raise NotImplementedError("storage: expected untyped_storage(), got storage(), which knows a dtype; use x.untyped_storage() for the "
-                                  "memory, and a tensor over it, torch.empty(0).set_(memory), for its elements")
+        raise NotImplementedError("storage: expected untyped_storage(), got storage(), which knows a dtype; use x.untyped_storage() for "
+                                  "the memory, and a tensor over it, torch.empty(0).set_(memory), for its elements")
 
     def __repr__(self):
         return f"Storage({self.nbytes} bytes on {self.device})"
