@@ -189,3 +189,19 @@ def test_two_numbers_are_divided_to_a_tensor():
 
 def test_streams_of_accelerators():
     assert torch.Stream is torch.cuda.Stream is torch.accelerator.Stream and torch.Event is torch.cuda.Event
+
+
+def test_memory_that_knows_a_dtype():
+    with pytest.raises(NotImplementedError, match="use x.untyped_storage"):
+        X.storage()
+
+
+def test_sizes():
+    size = X.shape
+    for made in (size + (4,), (4,) + size, size * 2, 2 * size, size + size, size + ()):
+        assert type(made) is torch.Size and made.numel() == np.prod(made)
+    size += (1,)
+    assert size == (2, 3, 1) and f"{X.shape}" == str(X.shape) == format(X.shape) == "tritorch.Size([2, 3])"
+    refused(TypeError, lambda: size + [1], lambda: size + 1, lambda: size * 1.5, lambda: f"{X.shape:>9}")
+    with pytest.raises(RuntimeError, match=r"got \(2, 3\) and \(4\)|got \(2, 3\) and \(4,\)"):
+        X + torch.ones(4)

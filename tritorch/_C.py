@@ -12,6 +12,9 @@ from tritorch.errors import LinAlgError as _LinAlgError  # noqa: F401
 from tritorch.errors import OutOfMemoryError  # noqa: F401
 from tritorch.generator import Generator  # noqa: F401
 from tritorch.nn.conversion import _parse_to as _destination
+from tritorch.protocol import DisableTorchFunction, DisableTorchFunctionSubclass  # noqa: F401
+from tritorch.protocol import disabled as _disabled_torch_function_impl  # noqa: F401
+from tritorch.protocol import state as _seen
 
 
 class Value:
@@ -38,9 +41,14 @@ def _get_accelerator():
     return current_accelerator() or cpu
 
 
-def _disabled_torch_function_impl(func, types, args=(), kwargs=None):
-    """func(*args, **kwargs): what a class of tensors names as its `__torch_function__` to have none."""
-    return func(*args, **(kwargs or {}))
+def _is_torch_function_enabled():
+    """Whether classes are asked about calls in this thread: see DisableTorchFunctionSubclass."""
+    return not _seen.off
+
+
+def _is_torch_function_all_disabled():
+    """Whether neither classes nor modes are asked: see DisableTorchFunction."""
+    return _seen.off == 2
 
 
 def _parse_to(*args, **kwargs):

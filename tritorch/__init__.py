@@ -53,6 +53,7 @@ from tritorch.dtype import (
 )
 from tritorch.dtype import types as _types
 from tritorch.errors import OutOfMemoryError
+from tritorch.errors import answered as _answered
 from tritorch.generator import Generator
 from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
 from tritorch.ops import methods
@@ -92,7 +93,10 @@ def is_floating_point(input):
     >>> torch.is_floating_point(torch.tensor([1, 2]))
     False
     """
-    return input.dtype.is_floating_point
+    try:
+        return input.dtype.is_floating_point
+    except AttributeError as error:
+        return _answered(error)
 
 
 def is_complex(input):
@@ -102,7 +106,10 @@ def is_complex(input):
     >>> torch.is_complex(torch.tensor([1j]))
     True
     """
-    return input.dtype.is_complex
+    try:
+        return input.dtype.is_complex
+    except AttributeError as error:
+        return _answered(error)
 
 
 def numel(input):
@@ -112,7 +119,10 @@ def numel(input):
     >>> torch.numel(torch.ones(2, 3))
     6
     """
-    return input.numel()
+    try:
+        return input.numel()
+    except AttributeError as error:
+        return _answered(error)
 
 
 def is_storage(obj):

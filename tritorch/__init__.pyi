@@ -67,12 +67,15 @@ from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops
 from tritorch import optim as optim
+from tritorch import overridable as overridable
+from tritorch import overrides as overrides
 from tritorch import pairs as pairs
 from tritorch import philox as philox
 from tritorch import pickling as pickling
 from tritorch import precision as precision
 from tritorch import printing as printing
 from tritorch import profiler as profiler
+from tritorch import protocol as protocol
 from tritorch import pytorch_files as pytorch_files
 from tritorch import pytorch_pickles as pytorch_pickles
 from tritorch import quiet as quiet
@@ -156,6 +159,9 @@ uint64: dtype
 uint7: dtype
 uint8: dtype
 
+def _answered(error) -> Any:
+    """What a function returns whose body had this error: see `refuse_misuse`, which has nothing to say to most. They are raised again."""
+    ...
 def _assert(condition, message) -> Any:
     """AssertionError with `message` unless `condition` holds."""
     ...

@@ -125,8 +125,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
                 run = _without(door, home)
             run(*outs, *args)
         except Exception as error:
-            if refuse_misuse(error, door.__name__, body, args):
-                return NotImplemented
+            if answer := refuse_misuse(error, door.__name__, body, args):
+                return answer[0]
             raise
         if state.grad:
             record(door, args, outs)

@@ -5,10 +5,11 @@ import inspect
 import itertools
 import numbers
 import operator
+import sys
 
-REFLECTED = {"add": "__radd__", "sub": "__rsub__", "mul": "__rmul__", "div_true": "__rtruediv__", "floor_divide": "__rfloordiv__",
-             "remainder": "__rmod__", "pow": "__rpow__", "matmul": "__rmatmul__", "bitwise_and": "__rand__", "bitwise_or": "__ror__",
-             "bitwise_xor": "__rxor__"}                                  # the method that Python asks next, by operator
+REFLECTED = {"add": "__radd__", "sub": "__rsub__", "mul": "__rmul__", "div_true": "__rtruediv__", "div": "__rtruediv__",
+             "floor_divide": "__rfloordiv__", "remainder": "__rmod__", "pow": "__rpow__", "matmul": "__rmatmul__",
+             "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__"}   # what Python asks next, by operator
 
 
 class OutOfMemoryError(RuntimeError):
@@ -110,12 +111,23 @@ def refused_size(error, shape, dtype):
     return OutOfMemoryError(sentence("empty", "sizes for which the host has memory", f"{tuple(shape)} of {dtype}"))
 
 
-def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
+def answered(error):
+    """What a function returns whose body had this error: see `refuse_misuse`, which has nothing to say to most. They are raised again."""
+    if answer := refuse_misuse(error, frame=sys._getframe(1)):
+        return answer[0]
+    raise error
+
+
+def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
     """Raise a sentence for an error of Python's or numpy's inside our code, where it can name an argument of the wrong kind: of the
     function of ours that the user called, or of one that was called on the way to the error, such as `fn`, under the name `op`. Errors that
-    we or others raise on purpose are left to the caller, as they are. True if `x + other` shall be left to the other operand."""
+    we or others raise on purpose are left to the caller, as they are. Where the call shall return something after all it is (that,): what
+    an argument with a `__torch_function__` answers, or NotImplemented if `x + other` shall be left to the other operand."""
+    for answer in answers:
+        if (found := answer(frame or sys._getframe(1))) is not None:
+            return found
     if op in REFLECTED and _left_to_other(error, REFLECTED[op], args):
-        return True
+        return (NotImplemented,)
     frames = _frames(error)
     if frames is None:
         return
@@ -135,14 +147,19 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
 def _left_to_other(error, method, args):
     """Whether the second operand of a Python operator is of another kind, for which there was an error, but knows the operator itself, as
     numpy's arrays do: it is asked then, as everywhere in Python."""
+    frame = error.__traceback__.tb_frame.f_back
+    if not knows(method, args):
+        return False
+    while frame.f_code.co_filename in passed or frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":
+        frame = frame.f_back                                             # what stands between the operator and its card
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_"))
+
+
+def knows(method, args):
+    """Whether the first operand is a tensor and the second is of another kind that has Python's method for such operands."""
     if len(args) < 2 or not hasattr(args[0], "storage"):
         return False
-    other, frame = args[1], error.__traceback__.tb_frame.f_back
-    if isinstance(other, numbers.Number) or hasattr(other, "storage") or not hasattr(type(other), method):
-        return False
-    if frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":        # what stands between the operator and its card
-        frame = frame.f_back
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_"))
+    return not isinstance(args[1], numbers.Number) and not hasattr(args[1], "storage") and hasattr(type(args[1]), method)
 
 
 def refuse_arguments(op, fn, args, kwargs):
@@ -182,7 +199,8 @@ def explained(fn):
         try:
             return fn(*args, **kwargs)
         except Exception as error:
-            refuse_misuse(error, fn.__name__, fn, args, kwargs)
+            if answer := refuse_misuse(error, fn.__name__, fn, args, kwargs):
+                return answer[0]
             raise
 
     return wrapped
@@ -315,6 +333,8 @@ def numbers_in(body):
     return checked
 
 
+passed: set[str] = set()                                                 # files whose functions stand between an operator and its door
+answers: list = []                                                       # who is asked first what a call that failed shall return
 _signature = functools.cache(inspect.signature)
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
 NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))

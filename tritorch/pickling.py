@@ -80,3 +80,18 @@ def deep_copy(x, memo):
     return out
 
 
+def set_state(x, state):
+    """`__setstate__`: what old pickles of PyTorch tell of a tensor, a leaf: the arguments of `set_`; its data, gradient, hooks,
+    requires_grad and volatile; or requires_grad, volatile and hooks. Hooks and gradients are left out, as in PyTorch.
+
+    >>> import tritorch as torch; x = torch.zeros(2); x.__setstate__((True, False, None)); x.requires_grad
+    True
+    """
+    check(x.is_leaf, "__setstate__", "a leaf", f"the result of {x.grad_fn}")
+    if len(state) == 4:
+        x.set_(*state)
+        return
+    if len(state) == 5:
+        x.data = state[0]
+        state = state[3], state[4], state[2]
+    x.requires_grad, _, _ = state

@@ -174,7 +174,7 @@ def tensor_repr(x):
         else:
             text += ", " + suffix
             column += len(suffix) + 2
-    return text + ")"
+    return f"Parameter({text}))" if getattr(x, "_is_param", False) else text + ")"
 
 
 def tensor_format(x, spec):

@@ -1,4 +1,5 @@
 """Pure functions on shapes and strides: broadcasting, view rules, dims. Strides count elements, not bytes."""
+import sys
 from functools import lru_cache
 from math import prod
 from operator import index
@@ -7,10 +8,13 @@ from tritorch.errors import check, sentence, whole_numbers
 
 
 class Size(tuple):
-    """The shape of a tensor: a tuple with `numel`.
+    """The shape of a tensor: a tuple with `numel`. A part of it, `shape[1:]`, is a plain tuple: to give a Size would make every `shape[0]`
+    0.3 µs slower.
 
     >>> import tritorch; tritorch.ones(2, 3).shape
     tritorch.Size([2, 3])
+    >>> tritorch.ones(2, 3).shape + (1,)
+    tritorch.Size([2, 3, 1])
     """
 
     __slots__ = ()
@@ -22,8 +26,21 @@ class Size(tuple):
     def __repr__(self):
         return f"tritorch.Size({list(self)})"
 
-    def __format__(self, spec):                                          # error sentences speak of (2, 3)
-        return format(tuple.__repr__(self), spec)
+    def __format__(self, spec):
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("tritorch."):
+            return tuple.__repr__(self)                                  # our own sentences speak of (2, 3)
+        return object.__format__(self, spec)
+
+    def __add__(self, other):
+        return Size(tuple.__add__(self, other))
+
+    def __radd__(self, other):
+        return Size(tuple.__add__(other, self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times):
+        return Size(tuple.__mul__(self, times))
+
+    __rmul__ = __mul__
 
     def __reduce__(self):
         return Size, (tuple(self),)

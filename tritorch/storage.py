@@ -47,6 +47,10 @@ class Storage:
     def __len__(self):
         return self.nbytes
 
+    def __call__(self):
+        raise NotImplementedError("storage: expected untyped_storage(), got storage(), which knows a dtype; use x.untyped_storage() for "
+                                  "the memory, and a tensor over it, torch.empty(0).set_(memory), for its elements")
+
     def __repr__(self):
         return f"Storage({self.nbytes} bytes on {self.device})"
 

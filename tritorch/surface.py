@@ -5,6 +5,7 @@ from tritorch import (
     interop,
     pickling,
     printing,
+    protocol,
     random,  # noqa: F401  (it completes tritorch.cuda)
     storage_methods,
     tensor_methods,
@@ -13,17 +14,18 @@ from tritorch import (
 from tritorch.autograd import engine
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
-from tritorch.ops import complex, copies, counting, methods, parts, questions, renorm
+from tritorch.ops import complex, copies, counting, methods, of_numbers, parts, questions, renorm  # noqa: F401 (completes operators)
 from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor
 
 METHODS = {
     "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
-    "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
+    "__setstate__": pickling.set_state, "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr,
+    "__format__": printing.tensor_format,
     "type": typed.type_, **{f.__name__: f for f in (
         typed.new, storage_methods.set_, storage_methods.share_memory_, storage_methods.is_shared, storage_methods.resize_,
-        storage_methods.resize_as_, tensor_methods.map2_, tensor_methods.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
+        storage_methods.resize_as_, tensor_methods.map2_, protocol.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
         tensor_methods.sum_to_size, tensor_methods.record_stream,
         tensor_methods.stft, tensor_methods.istft,
         copies.narrow_copy, copies.unsafe_chunk, copies.unsafe_split, copies.unsafe_split_with_sizes, counting.nonzero_static, parts.angle,
@@ -87,9 +89,10 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_utils", "accelerator", "amp", "backends", "compiler", "cpu", "distributed",
-            "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim",
-            "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types", "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_utils", "accelerator", "amp", "backends", "compiler", "cpu",
+            "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing",
+            "nn", "optim", "overrides", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types",
+            "utils", "version", "xpu")
 
 
 def attach():
@@ -99,6 +102,10 @@ def attach():
     for name, f in STORAGE_METHODS.items():
         setattr(UntypedStorage, name, f)
     Tensor.__new__ = staticmethod(typed.new_tensor)
+    Tensor.__init_subclass__, Tensor.__torch_function__ = classmethod(protocol.subclassed), classmethod(protocol.torch_function)
+    Tensor.__init__ = protocol.initialized
+    Tensor._make_subclass = staticmethod(protocol.make_subclass)
+    Tensor._make_wrapper_subclass = staticmethod(protocol.make_wrapper_subclass)
     Tensor.name, Tensor.output_nr = None, property(tensor_methods.output_nr)
     Tensor.real, Tensor.imag = property(complex.real, complex.set_real), property(complex.imag, complex.set_imag)
     Tensor.mH = property(complex.adjoint, doc="The last two dims exchanged, complex numbers conjugated.")

@@ -201,6 +201,13 @@ class Tensor:
     def __index__(self) -> Any:  # type: ignore
         """A whole number as a Python index."""
         ...
+    def __init__(self, *args, **kwargs) -> None:  # type: ignore
+        """`Tensor.__init__`: nothing, whatever a subclass says; a tensor is made by `__new__`."""
+        ...
+    @classmethod
+    def __init_subclass__(cls, **options) -> Any:  # type: ignore
+        """`Tensor.__init_subclass__`: the first class that sees calls arms the functions. Classes of ours see none unless they say so."""
+        ...
     def __int__(self) -> Any:  # type: ignore
         """"""
         ...
@@ -256,8 +263,8 @@ class Tensor:
         """-input."""
         ...
     @staticmethod
-    def __new__(cls, *args, device=...) -> Any:
-        """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence, of the default dtype;"""
+    def __new__(cls, *args, device=..., **given) -> Any:
+        """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence (`data`), of the default"""
         ...
     def __or__(input, other) -> Tensor:
         """input | other, bit by bit; on bools the logical or."""
@@ -322,8 +329,16 @@ class Tensor:
     def __setitem__(input, key, value) -> Any:
         """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
         ...
+    def __setstate__(x, state) -> Any:
+        """`__setstate__`: what old pickles of PyTorch tell of a tensor, a leaf: the arguments of `set_`; its data, gradient, hooks,"""
+        ...
+    __slotnames__: Any
     def __sub__(input, other, alpha=...) -> Tensor:
         """input - alpha · other, elementwise, broadcast."""
+        ...
+    @classmethod
+    def __torch_function__(cls, func, types, args=..., kwargs=...) -> Any:
+        """What subclasses of Tensor do with a call where they do not say otherwise: func(*args, **kwargs), tensors in the result, also in a"""
         ...
     def __truediv__(input, other, *, rounding_mode=..., out=...) -> Any:
         """input / other, elementwise, broadcast; `rounding_mode` 'floor' or 'trunc' rounds the quotient."""
@@ -340,6 +355,14 @@ class Tensor:
     _grad: Any
     _hooked: Any
     _inference: Any
+    @staticmethod
+    def _make_subclass(cls, data, require_grad=...) -> Any:
+        """`Tensor._make_subclass`: the memory of a tensor, without history, as an object of a subclass of Tensor."""
+        ...
+    @staticmethod
+    def _make_wrapper_subclass(cls, size, **options) -> Any:
+        """`Tensor._make_wrapper_subclass`: TypeError, for it takes a class with a `__torch_dispatch__`, which there is none of here."""
+        ...
     def _seen_as(base, shape, strides, offset, dtype) -> Any:
         """A view of the memory of `base` under another layout, and as complex or real where the dtype says so."""
         ...

@@ -3,7 +3,7 @@ from importlib import import_module
 
 from tritorch.errors import check, explained, sentence
 from tritorch.ops import copy, create, view
-from tritorch.tensor import Tensor, alias, refresh
+from tritorch.tensor import refresh
 
 
 @explained
@@ -19,21 +19,6 @@ def map2_(self, x, y, callable):
     columns = [view.reshape(view.expand_to(t, self.shape), -1).tolist() for t in (self, x, y)]
     values = create.tensor([callable(*row) for row in zip(*columns)], dtype=self.dtype)
     return copy.copy_(self, view.reshape(values, self.shape))
-
-
-def as_subclass(self, cls):
-    """The same tensor as an object of a subclass of Tensor, history included.
-
-    >>> import tritorch as torch
-    >>> class Measured(torch.Tensor): pass
-    >>> type(torch.ones(2).as_subclass(Measured)).__name__
-    'Measured'
-    """
-    check(isinstance(cls, type) and issubclass(cls, Tensor), "as_subclass", "a subclass of Tensor", repr(cls), error=TypeError)
-    seen = view.view_as(self, self)
-    out = alias(seen, cls)
-    out.node, out.index, out.base, out.base_node = seen.node, seen.index, seen.base, seen.base_node
-    return out
 
 
 def module_load(self, other, assign=False):

@@ -2,6 +2,7 @@
 or, as `tritorch.cuda.FloatTensor`, on CUDA."""
 import numpy as np
 
+from tritorch import protocol
 from tritorch.device import set_default_device
 from tritorch.dtype import dtype as dtypes
 from tritorch.dtype import get_default_dtype, set_default_dtype, types
@@ -10,6 +11,7 @@ from tritorch.interop import as_tensor
 from tritorch.ops.copy import to
 from tritorch.ops.create import empty
 from tritorch.shape import Size
+from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor, alias
 
 
@@ -23,10 +25,18 @@ def _constructed(name, args, dtype, device):
     return as_tensor(args[0], dtype=dtype, device=device)
 
 
-def new_tensor(cls, *args, device=None):
-    """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence, of the default dtype;
-    of a tensor another one over the same memory."""
-    seen = args[0].detach() if len(args) == 1 and isinstance(args[0], Tensor) else _constructed("Tensor", args, get_default_dtype(), device)
+def new_tensor(cls, *args, device=None, **given):
+    """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence (`data`), of the default
+    dtype; of a tensor another one over the same memory, history included; of a storage one of all that is in it."""
+    if given:
+        check(given.keys() == {"data"} and not args, "Tensor", "sizes, or data, and device", *given, error=TypeError)
+        args = (given["data"],)
+    if len(args) == 1 and isinstance(args[0], (Tensor, UntypedStorage)):
+        if isinstance(args[0], Tensor):
+            return protocol.as_subclass(args[0], cls)
+        seen = empty((0,), dtype=get_default_dtype(), device=args[0].device).set_(args[0])
+    else:
+        seen = _constructed("Tensor", args, get_default_dtype(), device)
     return seen if cls is Tensor else alias(seen, cls)
 
 

@@ -18,9 +18,10 @@ from tritorch.dtype import get_default_dtype
 from tritorch.nn.module import Module
 from tritorch.ops.attention_backends import backends
 from tritorch.precision import get_float32_matmul_precision
+from tritorch.protocol import state as seen
 from tritorch.utils import _pytree
 
-THREAD = state, _default, backends                                       # what a thread may choose for itself
+THREAD = state, seen, _default, backends                                     # what a thread may choose for itself
 LONG = 256                                                               # comparisons of arguments that are written out
 
 
@@ -46,7 +47,7 @@ class Surroundings:
 
     def key(self, args, kwargs):
         """(the tensors among the arguments, what else a call depends on); the latter is None where another interpreter is at work, NaN is
-        looked for, or saved tensors pass through somebody's hooks."""
+        looked for, saved tensors pass through somebody's hooks, or a TorchFunctionMode sees calls."""
         given = []
         key = [(v.__class__, _plain(v)) if v.__class__ in CONSTANTS else id(v) for v in self.values()]
         key += state.grad, state.inference, get_default_dtype(), _default.stack, get_float32_matmul_precision(), current_device()
@@ -55,7 +56,7 @@ class Surroundings:
         if kwargs:
             _describe((kwargs,), given, key)
         casts = _casts(state.interpreter)
-        if casts is None or state.anomaly is not None or state.saved_hooks:
+        if casts is None or state.anomaly is not None or state.saved_hooks or seen.modes:
             return given, None
         return given, (*key, *casts)
 
@@ -103,7 +104,7 @@ def _describe(values, given, key):
             key += kind, _plain(x)
         elif is_input(x):
             given.append(x)
-            key.append((x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad, x._inference))
+            key.append((kind, x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad, x._inference))
         elif kind is tuple or kind is list:
             key += kind, len(x)
             _describe(x, given, key)

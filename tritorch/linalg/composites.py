@@ -4,7 +4,7 @@ from math import prod
 
 from tritorch.autograd.modes import no_grad
 from tritorch.dtype import finfo, types
-from tritorch.errors import LinAlgError, check, sentence
+from tritorch.errors import LinAlgError, check, explained, sentence
 from tritorch.linalg.norms import matrix_norm
 from tritorch.linalg.solving import inv, solve
 from tritorch.linalg.spectral import eigvalsh, svdvals
@@ -158,6 +158,7 @@ def tensorsolve(input, other, dims=None, *, out=None):
     return copy.deliver(solve(input.reshape(other.numel(), prod(last)), other.reshape(-1)).reshape(last), out)
 
 
+@explained
 def vander(x, *, N=None):
     """The powers x⁰ … x^(N-1) of the elements of vectors (…, n) as rows (…, n, N); N is n by default.
 

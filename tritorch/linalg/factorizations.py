@@ -1,6 +1,6 @@
 """Factorizations of matrices."""
 from tritorch.autograd.modes import again
-from tritorch.errors import check
+from tritorch.errors import check, explained
 from tritorch.ops import create
 from tritorch.ops.cholesky import NOT_DEFINITE, checked_factor, cholesky_factor
 from tritorch.ops.composite import composite
@@ -18,6 +18,7 @@ lu_factor_result = result("linalg_lu_factor", "LU pivots")
 lu_factor_ex_result = result("linalg_lu_factor_ex", "LU pivots info")
 
 
+@explained
 def cholesky_ex(input, *, upper=False, check_errors=False, out=None):
     """(L, info): the Cholesky factor without an error where there is none; `info`, int32, is 0 or the order of the first leading minor that
     is not positive, and L is not to be used there. Nothing waits for the device unless `check_errors`.
@@ -48,6 +49,7 @@ def cholesky(input, *, upper=False, out=None):
     return checked_factor("linalg.cholesky", input, upper, out)
 
 
+@explained
 def lu_factor_ex(A, *, pivot=True, check_errors=False, out=None):
     """(LU, pivots, info): as `lu_factor`, but where U has a zero on its diagonal `info`, int32, tells its place, from 1, and nothing waits
     for the device unless `check_errors`.
@@ -62,6 +64,7 @@ def lu_factor_ex(A, *, pivot=True, check_errors=False, out=None):
     return deliver_all(lu_factor_ex_result, (LU, pivots, info), out)
 
 
+@explained
 def lu_factor(A, *, pivot=True, out=None):
     """(LU, pivots) with A = P L U for A (…, m, n), as `lu_solve` and `torch.lu_unpack` take them. float32 or float64.
 
@@ -78,6 +81,7 @@ def lu_factor(A, *, pivot=True, out=None):
     return deliver_all(lu_factor_result, (LU, pivots), out)
 
 
+@explained
 def lu(A, *, pivot=True, out=None):
     """(P, L, U) with A = P L U for A (…, m, n): P (…, m, m) exchanges rows, L (…, m, k) is lower triangular with ones on the diagonal and
     U (…, k, n) upper triangular, k = min(m, n). float32 or float64. Without `pivot`, on a GPU alone, P is an empty tensor and A = L U.

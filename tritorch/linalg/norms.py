@@ -1,7 +1,7 @@
 """Norms and products of vectors and matrices."""
 import math
 
-from tritorch.errors import check
+from tritorch.errors import check, explained
 from tritorch.keywords import also
 from tritorch.ops import copy, slicing
 from tritorch.ops import vectors as _vectors
@@ -12,6 +12,7 @@ from tritorch.ops.statistics import vector_norm as _vector_norm
 from tritorch.shape import wrap_dim
 
 
+@explained
 @also(input="x")
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
     """(Σ |x|^ord)^(1/ord) over `dim`, or over all elements.
@@ -22,6 +23,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
     return copy.deliver(_vector_norm(x, ord, dim, keepdim, dtype), out)
 
 
+@explained
 @also(input="A")
 def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=None):
     """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows), of their singular values 2 (the greatest),
@@ -47,6 +49,7 @@ def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=No
     return copy.deliver(made if keepdim else made.squeeze((rows, cols)), out)
 
 
+@explained
 @also(input="A")
 def norm(A, ord=None, dim=None, keepdim=False, *, out=None, dtype=None):
     """A vector norm, or with two dims (or a matrix and an `ord`) a matrix norm; without `ord` the 2-norm of the elements.
@@ -61,6 +64,7 @@ def norm(A, ord=None, dim=None, keepdim=False, *, out=None, dtype=None):
     return matrix_norm(A, ord, (0, 1) if dim is None else dim, keepdim, dtype=dtype, out=out)
 
 
+@explained
 def cross(input, other, *, dim=-1, out=None):
     """The cross product of vectors of 3 elements along `dim`.
 
@@ -71,6 +75,7 @@ def cross(input, other, *, dim=-1, out=None):
     return _vectors.cross(input, other, dim, out=out)
 
 
+@explained
 def vecdot(x, y, *, dim=-1, out=None):
     """The dot products of vectors along `dim`, those of x conjugated."""
     check(x.dtype is y.dtype, "linalg.vecdot", "vectors of one dtype", x.dtype, y.dtype)
@@ -87,6 +92,7 @@ def diagonal(A, *, offset=0, dim1=-2, dim2=-1):
     return slicing.diagonal(A, offset, dim1, dim2)
 
 
+@explained
 def multi_dot(tensors, *, out=None):
     """The product of several matrices in the order that needs the fewest multiplications; the first and the last may be vectors.
 

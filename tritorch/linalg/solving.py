@@ -1,4 +1,5 @@
 """Systems of equations, inverses and determinants."""
+from tritorch.errors import explained
 from tritorch.ops import copy, determinants, solving
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
@@ -27,6 +28,7 @@ def solve(A, B, *, left=True, out=None):
     return copy.deliver(own(X), out, exact=True)
 
 
+@explained
 def solve_ex(A, B, *, left=True, check_errors=False, out=None):
     """(result, info): as `solve`, but where A is singular `info`, int32, tells the place of the zero on U's diagonal, from 1, and nothing
     waits for the device unless `check_errors`.
@@ -54,6 +56,7 @@ def inv(A, *, out=None):
     return solving.inverse(A, out=out)
 
 
+@explained
 def det(A, *, out=None):
     """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient.
 
@@ -64,6 +67,7 @@ def det(A, *, out=None):
     return copy.deliver(solving.det(A), out, exact=True)
 
 
+@explained
 def inv_ex(A, *, check_errors=False, out=None):
     """(inverse, info): as `inv`, but where A is singular `info`, int32, tells the place of the zero on U's diagonal, from 1, and nothing
     waits for the device unless `check_errors`.
@@ -78,6 +82,7 @@ def inv_ex(A, *, check_errors=False, out=None):
     return deliver_all(inv_ex_result, (own(X), info), out)
 
 
+@explained
 def lu_solve(LU, pivots, B, *, left=True, adjoint=False, out=None):
     """X with A X = B (X A = B if not `left`, with Aᴴ in A's place if `adjoint`) from what `lu_factor` gives for A (…, n, n).
 
@@ -90,6 +95,7 @@ def lu_solve(LU, pivots, B, *, left=True, adjoint=False, out=None):
     return copy.deliver(own(lu_solved(LU, pivots, B, left, adjoint)), out, exact=True)
 
 
+@explained
 def slogdet(A, *, out=None):
     """(sign, logabsdet): the signs of determinants of (…, n, n) and the logarithms of their sizes, where the determinants themselves would
     overflow. A singular matrix has sign 0 and logarithm -inf.

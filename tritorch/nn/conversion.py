@@ -1,12 +1,15 @@
 """Moving and converting a module: the same Parameter objects get new memory, so that optimizers keep working."""
 import warnings
 
+from tritorch import __future__ as future
 from tritorch.autograd.modes import no_grad
 from tritorch.device import device as Device
 from tritorch.dtype import as_dtype, bfloat16, float16, float32, float64
 from tritorch.dtype import dtype as Dtype
+from tritorch.nn.parameter import Parameter
 from tritorch.ops.create import empty_like
 from tritorch.tensor import Tensor
+from tritorch.utils.swapping import swap_tensors
 
 
 def typename(value):
@@ -22,15 +25,33 @@ class Conversion:
         for module in self.children() if recurse else ():
             module._apply(fn)
         with no_grad():
-            for parameter in self._parameters.values():
+            for name, parameter in self._parameters.items():
                 if parameter is not None:                                # the object stays the same: optimizers hold it
                     data, grad = fn(parameter), parameter.grad           # where there is no memory for one of them, nothing has changed
                     grad = None if grad is None else fn(grad).requires_grad_(grad.requires_grad)
-                    parameter.data, parameter.grad = data, grad
+                    if future.get_swap_module_params_on_conversion() or future.get_overwrite_module_params_on_conversion():
+                        self._renew(name, parameter, data, grad)
+                    else:
+                        parameter.data, parameter.grad = data, grad
             for name, buffer in self._buffers.items():
                 if buffer is not None:
                     vars(self)[name] = self._buffers[name] = fn(buffer)
         return self
+
+    def _renew(self, name, parameter, data, grad):
+        """Make a new parameter of what a conversion gave, in the place of the old one or swapped with it: see torch.__future__."""
+        fresh, old = Parameter(data, parameter.requires_grad), parameter.grad
+        if not future.get_swap_module_params_on_conversion():
+            fresh.grad = grad
+            self._parameters[name] = fresh
+            return
+        try:
+            swap_tensors(parameter, fresh)
+            if grad is not None:
+                swap_tensors(old, grad)
+                parameter.grad = old
+        except RuntimeError as error:
+            raise RuntimeError(f"{type(self).__name__}: expected a parameter {name} that can be swapped, got {error}") from error
 
     def to(self, *args, **kwargs):
         """Move and convert parameters and buffers in place: `to(device)`, `to(dtype)`, `to(tensor)`; only floating and complex ones change

@@ -4,10 +4,13 @@ import weakref
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping
 
+from tritorch import __future__ as future
 from tritorch.autograd.modes import no_grad
+from tritorch.errors import check
 from tritorch.nn.hooks import add_hook
 from tritorch.nn.parameter import Parameter
 from tritorch.tensor import Tensor
+from tritorch.utils.swapping import swap_tensors
 
 EXTRA_STATE = "_extra_state"
 
@@ -201,7 +204,9 @@ class StateDict:
 
     def _load_tensor(self, errors, name, key, tensor, new, assign):
         try:
-            if not assign:
+            if future.get_swap_module_params_on_conversion():
+                _swap(tensor, new, assign)
+            elif not assign:
                 if tensor.is_meta and not new.is_meta:
                     warnings.warn(f"load_state_dict: {key} is on meta, where nothing can be copied to; use assign=True",
                                   stacklevel=5)
@@ -214,6 +219,15 @@ class StateDict:
                 setattr(self, name, Parameter(new, tensor.requires_grad))
         except Exception as error:
             errors.append(f"{key}: {tuple(new.shape)} could not be copied into {tuple(tensor.shape)}: {error}")
+
+
+def _swap(tensor, new, assign):
+    """Let a module's tensor become what its `module_load` makes of the one loaded."""
+    made = tensor.module_load(new, assign=assign)
+    check(made is not new and made is not tensor, "load_state_dict", "a new tensor from module_load", "one of the two", use="x.detach()")
+    if isinstance(tensor, Parameter):
+        made = made.requires_grad_(tensor.requires_grad) if isinstance(made, Parameter) else Parameter(made, tensor.requires_grad)
+    swap_tensors(tensor, made)
 
 
 def _load(module, state_dict, prefix, metadata, assign, keys, plan):

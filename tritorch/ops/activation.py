@@ -251,7 +251,8 @@ def softshrink(input, lambd=0.5):
         check(lambd >= 0, "softshrink", "lambd of at least 0", lambd)
         return softshrink_at(input, lambd)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -293,5 +294,6 @@ def prelu(input, weight):
             weight = weight.reshape(())
         return rectified(input, weight)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise

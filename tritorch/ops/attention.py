@@ -67,7 +67,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, dropout, base)[0]
         return out if lead is None else out.reshape(*lead, *out.shape[-2:])
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

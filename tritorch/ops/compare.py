@@ -243,7 +243,8 @@ def where(condition, input=None, other=None, *, out=None):
                 copy.check_fits("where", value, x.dtype)
         return choose(condition, input, other) if out is None else choose.into(out, condition, input, other)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -300,7 +301,8 @@ def clamp(input, min=None, max=None, *, out=None):
               "an argument that does", use="no_grad() or no out=")
         return copy.deliver(made, out)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

@@ -19,7 +19,8 @@ def composite(fn):
             try:
                 return fn(*args, **kwargs)
             except Exception as error:
-                refuse_misuse(error, fn.__name__, fn, args, kwargs)
+                if answer := refuse_misuse(error, fn.__name__, fn, args, kwargs):
+                    return answer[0]
                 raise
         bound = signature.bind(*args, **kwargs)
         args = bound.args

@@ -273,7 +273,8 @@ def batched_input(name, input, weight, dims):
               f"weight of {dims + 2} dims and input of {dims + 1} or {dims + 2}", weight.shape, input.shape)
         return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
     except AttributeError as error:
-        refuse_misuse(error, name, batched_input, (name, input, weight, dims))
+        if answer := refuse_misuse(error, name, batched_input, (name, input, weight, dims)):
+            return answer[0]
         raise
 
 
@@ -308,7 +309,8 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         out = convolution(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
         return own(out if batched else out.squeeze(0))
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -329,7 +331,8 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         out = convolution(x, weight, bias, size, stride, padding, dilation, groups)
         return out if batched else out.squeeze(0)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

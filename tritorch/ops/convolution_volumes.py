@@ -63,7 +63,8 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         out = _frames(out, x.shape[0], size[0]).contiguous()
         return out if batched else out.squeeze(0)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

@@ -9,7 +9,7 @@ from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu, meta
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import NO_NUMBERS, check, no_values, sentence, tensors
+from tritorch.errors import NO_NUMBERS, answered, check, no_values, sentence, tensors
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.loops import SCALAR, convert, launch_elementwise
@@ -277,7 +277,10 @@ def clone(input, *, memory_format=None):
     >>> import tritorch as torch; x = torch.ones(2); y = x.clone(); y[0] = 5; x
     tensor([1., 1.])
     """
-    return copy_to(input, input.dtype, input.storage.device, like_strides("clone", input, memory_format))
+    try:
+        return copy_to(input, input.dtype, input.storage.device, like_strides("clone", input, memory_format))
+    except Exception as error:
+        return answered(error)
 
 
 def like_strides(name, x, wanted):

@@ -10,7 +10,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, no_sizes, sentence, whole_numbers
+from tritorch.errors import answered, check, no_sizes, sentence, whole_numbers
 from tritorch.layout import only_strided
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
@@ -162,9 +162,12 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     (1, 2)
     """
     only_strided("empty_like", layout)
-    strides = copy.like_strides("empty_like", input, memory_format)
-    place = input.device if device is None else as_device(device)
-    return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
+    try:
+        strides = copy.like_strides("empty_like", input, memory_format)
+        place = input.device if device is None else as_device(device)
+        return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
+    except Exception as error:
+        return answered(error)
 
 
 def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
@@ -174,8 +177,11 @@ def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requir
     >>> torch.full_like(torch.ones(2), 7.0)
     tensor([7., 7.])
     """
-    made = copy.fill_(empty_like(input, dtype=dtype, layout=layout, device=device, memory_format=memory_format), fill_value)
-    return _finish(made, requires_grad, pin_memory)
+    try:
+        made = copy.fill_(empty_like(input, dtype=dtype, layout=layout, device=device, memory_format=memory_format), fill_value)
+        return _finish(made, requires_grad, pin_memory)
+    except Exception as error:
+        return answered(error)
 
 
 def zeros_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):

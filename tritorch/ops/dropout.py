@@ -32,7 +32,8 @@ def dropout(input, p=0.5, training=True, inplace=False, *, generator=None):
         values = input, p, *place(input.device, generator, input.numel()), order
         return random_dropout.into(input, *values) if inplace else random_dropout(*values)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

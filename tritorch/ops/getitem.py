@@ -4,7 +4,7 @@ import operator
 import numpy as np
 
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import answered, check, sentence
 from tritorch.ops import copy, create, picking, put, slicing, view
 from tritorch.tensor import Tensor
 
@@ -19,7 +19,10 @@ def getitem(input, key):
     """
     if type(key) is int:                                                 # the commonest cases, without the parser
         return slicing.select(input, 0, key)
-    part, picks = resolve(input, key)
+    try:
+        part, picks = resolve(input, key)
+    except IndexError as error:
+        return answered(error)
     if picks is not None:
         return picking.index(part, picks)
     return view.view_as(part, part) if part is input else part
@@ -28,8 +31,12 @@ def getitem(input, key):
 def setitem(input, key, value):
     """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
     if not isinstance(value, Tensor) and not _is_number(value):
-        check(isinstance(value, (list, tuple, np.ndarray)), "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
-        value = create.tensor(value, dtype=input.dtype, device=input.device)
+        try:
+            fits = isinstance(value, (list, tuple, np.ndarray))
+            check(fits, "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
+            value = create.tensor(value, dtype=input.dtype, device=input.device)
+        except TypeError as error:
+            return answered(error)
     if _is_mask(key) and key.shape and key.shape == input.shape[:key.dim()] and (_is_number(value) or value.numel() == 1):
         mask = _near(key, input.device)                                  # a fill, which need not count the places
         mask = mask if mask.shape == input.shape else view.reshape(mask, *mask.shape, *[1] * (len(input.shape) - key.dim()))

@@ -55,7 +55,8 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
         loss = weighted_mean(loss, target_weight)[0] if reduction == "mean" else reduced(loss, reduction)
         return loss.to(result_dtype("cross_entropy", input))  # half types are read as they are: logits can be the largest tensor
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check, explained, refuse_misuse, sentence, tensors
+from tritorch.errors import answered, check, explained, refuse_misuse, sentence, tensors
 from tritorch.ops import products as cards
 from tritorch.ops.complex import conj
 from tritorch.ops.copy import deliver
@@ -41,8 +41,8 @@ def matmul(input, other, *, out=None):
         if a < 2 or b < 2:
             tensors("matmul", input=input, other=other)
     except AttributeError as error:
-        if refuse_misuse(error, "matmul", matmul, (input, other)):
-            return NotImplemented
+        if answer := refuse_misuse(error, "matmul", matmul, (input, other)):
+            return answer[0]
         raise
     if a >= 2 and b >= 2:
         if out is not None:
@@ -67,8 +67,11 @@ def mm(input, mat2, out_dtype=None, *, out=None):
     tensor([[1., 1.],
             [1., 1.]])
     """
-    _ranks("mm", ((input, 2), (mat2, 2)))
-    return _product(input, mat2, out_dtype, out)
+    try:
+        _ranks("mm", ((input, 2), (mat2, 2)))
+        return _product(input, mat2, out_dtype, out)
+    except Exception as error:
+        return answered(error)
 
 
 def _product(a, b, out_dtype, out):
@@ -83,9 +86,12 @@ def bmm(input, mat2, out_dtype=None, *, out=None):
     >>> import tritorch as torch; torch.bmm(torch.ones(5, 2, 3), torch.ones(5, 3, 4)).shape
     tritorch.Size([5, 2, 4])
     """
-    _ranks("bmm", ((input, 3), (mat2, 3)))
-    check(input.shape[0] == mat2.shape[0], "bmm", "equal batches", input.shape, mat2.shape)
-    return _product(input, mat2, out_dtype, out)
+    try:
+        _ranks("bmm", ((input, 3), (mat2, 3)))
+        check(input.shape[0] == mat2.shape[0], "bmm", "equal batches", input.shape, mat2.shape)
+        return _product(input, mat2, out_dtype, out)
+    except Exception as error:
+        return answered(error)
 
 
 def mv(input, vec, *, out=None):
@@ -158,8 +164,7 @@ def linear(input, weight, bias=None):
             return product if bias is None else product + bias
         return linear_map(input, weight, bias)
     except Exception as error:
-        refuse_misuse(error)
-        raise
+        return answered(error)
 
 
 @explained
@@ -192,15 +197,21 @@ def addmm(input, mat1, mat2, out_dtype=None, *, beta=1, alpha=1, out=None):
     tensor([[5., 5.],
             [5., 5.]])
     """
-    _ranks("addmm", ((mat1, 2), (mat2, 2)))
-    return _add(input, mat1, mat2, beta, alpha, out_dtype, out)
+    try:
+        _ranks("addmm", ((mat1, 2), (mat2, 2)))
+        return _add(input, mat1, mat2, beta, alpha, out_dtype, out)
+    except Exception as error:
+        return answered(error)
 
 
 def baddbmm(input, batch1, batch2, out_dtype=None, *, beta=1, alpha=1, out=None):
     """beta · input + alpha · batch1 @ batch2 for equal batches of matrices. out_dtype as in `addmm`."""
-    _ranks("baddbmm", ((batch1, 3), (batch2, 3)))
-    check(batch1.shape[0] == batch2.shape[0], "baddbmm", "equal batches", batch1.shape, batch2.shape)
-    return _add(input, batch1, batch2, beta, alpha, out_dtype, out)
+    try:
+        _ranks("baddbmm", ((batch1, 3), (batch2, 3)))
+        check(batch1.shape[0] == batch2.shape[0], "baddbmm", "equal batches", batch1.shape, batch2.shape)
+        return _add(input, batch1, batch2, beta, alpha, out_dtype, out)
+    except Exception as error:
+        return answered(error)
 
 
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
@@ -260,6 +271,7 @@ def chain_matmul(*matrices, out=None):
     return deliver(product(0, len(matrices) - 1), out)
 
 
+@explained
 def matrix_power(input, n, *, out=None):
     """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring.
 

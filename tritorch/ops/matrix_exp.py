@@ -1,6 +1,7 @@
 """The exponential of matrices."""
 import math
 
+from tritorch.errors import explained
 from tritorch.ops import compare, create
 from tritorch.ops.extremes import amax
 from tritorch.ops.matrices import check_matrices
@@ -10,6 +11,7 @@ DEGREE = 16                                                              # of Ta
 RADIUS = {4: 2.0, 8: 0.78}                                               # where what it leaves out cannot be told, by bytes of a number
 
 
+@explained
 def matrix_exp(input):
     """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device
     once, to know s. (N. Higham, "The scaling and squaring method for the matrix exponential revisited", 2005; M. Paterson and

@@ -202,7 +202,8 @@ def in_place(f):
             try:
                 return f.into(self, self, *args, **kw)
             except Exception as error:
-                refuse_misuse(error, method.__name__, f, (self, *args), kw)
+                if answer := refuse_misuse(error, method.__name__, f, (self, *args), kw):
+                    return answer[0]
                 raise
     else:
         def method(self, *args, **kw):
@@ -271,7 +272,8 @@ def public(f):
         try:
             return f(*args, **kw)
         except Exception as error:
-            refuse_misuse(error, f.__name__, f, args, kw)
+            if answer := refuse_misuse(error, f.__name__, f, args, kw):
+                return answer[0]
             raise
 
     return wrapped

@@ -6,7 +6,7 @@ from tritorch.autograd.parts import joined_grads
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, explained, no_values, sentence, tensors, whole_numbers
+from tritorch.errors import check, explained, no_values, refuse_misuse, sentence, tensors, whole_numbers
 from tritorch.keywords import also
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
@@ -324,7 +324,9 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
     """
     try:
         count = weight.shape[0]
-    except (AttributeError, IndexError):
+    except (AttributeError, IndexError) as error:
+        if answer := refuse_misuse(error):
+            return answer[0]
         tensors("embedding", weight=weight)
         raise RuntimeError(sentence("embedding", "a weight of 2 dims", weight.shape)) from None
     if padding_idx is not None:

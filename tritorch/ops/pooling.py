@@ -91,7 +91,8 @@ def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     try:
         return _max("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -139,7 +140,8 @@ def avg_pool2d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
         check(divisor_override != 0, "avg_pool2d", "a divisor_override that is not 0", divisor_override)
         return _avg("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

@@ -3,7 +3,7 @@ import numpy as np
 
 from tritorch.dispatch import op
 from tritorch.dtype import finfo, types
-from tritorch.errors import check
+from tritorch.errors import check, explained
 from tritorch.ops import compare, copy
 from tritorch.ops.composite import composite
 from tritorch.ops.copy import transfer
@@ -92,6 +92,7 @@ def tolerances(A, atol, rtol):
     return 0.0 if atol is None else atol, rtol
 
 
+@explained
 def pinv(input, rcond=None, hermitian=False, *, atol=None, rtol=None, out=None):
     """A⁺ (…, n, m) of A = input (…, m, n), of whose singular values those up to max(atol, rtol · the greatest) count as zero. float32 or
     float64.

@@ -276,7 +276,8 @@ def masked_fill(input, mask, value, *, out=None):
         made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
         return made if made.dtype is input.dtype else made.to(input.dtype)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 

@@ -1,8 +1,9 @@
 """What a tensor is, asked by functions of `tritorch` and methods of Tensor."""
-from tritorch.errors import check, tensors
+from tritorch.errors import check, explained, tensors
 from tritorch.memory_format import channels_last, channels_last_3d, contiguous_format, innermost_first, lies_in, memory_format
 
 
+@explained
 def is_signed(input):
     """Whether the dtype has negative values.
 
@@ -13,6 +14,7 @@ def is_signed(input):
     return input.dtype.is_signed
 
 
+@explained
 def is_same_size(input, other):
     """Whether two tensors have one shape.
 
@@ -23,6 +25,7 @@ def is_same_size(input, other):
     return input.shape == other.shape
 
 
+@explained
 def is_set_to(self, tensor):
     """Whether two tensors read the same memory in the same way.
 
@@ -32,30 +35,35 @@ def is_set_to(self, tensor):
     return (self.data_ptr(), self.shape, self.strides, self.dtype) == (tensor.data_ptr(), tensor.shape, tensor.strides, tensor.dtype)
 
 
+@explained
 def is_conj(input):
     """Always False: no tensor is marked to be conjugated when it is read."""
     tensors("is_conj", input=input)
     return False
 
 
+@explained
 def is_neg(input):
     """Always False: no tensor is marked to be negated later."""
     tensors("is_neg", input=input)
     return False
 
 
+@explained
 def is_inference(input):
     """Whether the tensor was made in inference mode."""
     tensors("is_inference", input=input)
     return input.is_inference()
 
 
+@explained
 def is_distributed(input):
     """Always False: a tensor is on one device."""
     tensors("is_distributed", input=input)
     return False
 
 
+@explained
 def get_device(input):
     """Index of the CUDA device, -1 on the CPU."""
     tensors("get_device", input=input)

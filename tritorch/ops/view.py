@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, no_sizes, refuse_misuse, sentence, whole_numbers
+from tritorch.errors import answered, check, no_sizes, refuse_misuse, sentence, whole_numbers
 from tritorch.shape import Size, infer_shape, layout, view_strides, wrap_dim
 from tritorch.tensor import own, strided
 
@@ -278,7 +278,8 @@ def reshape(input, *sizes, shape=None):
         sizes = as_sizes(sizes if shape is None else (shape,))
         shape, strides = _viewed("reshape", input.shape, input.strides, _ints("reshape", sizes))
     except AttributeError as error:
-        refuse_misuse(error, "reshape", reshape, (input,))
+        if answer := refuse_misuse(error, "reshape", reshape, (input,)):
+            return answer[0]
         raise
     if strides is None:
         return own(view_as_shape(input.contiguous(), shape))
@@ -327,7 +328,8 @@ def flatten(input, start_dim=0, end_dim=-1):
             merged *= n
         return input if a == b else reshape(input, (*input.shape[:a], merged, *input.shape[b + 1:]))
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -364,8 +366,11 @@ def squeeze(input, dim=None):
 
 def t(input):
     """The transpose of a tensor of at most two dims."""
-    check(len(input.shape) <= 2, "t", "at most 2 dims", input.shape)
-    return transpose(input, 0, len(input.shape) - 1) if len(input.shape) == 2 else view_as(input, input)
+    try:
+        check(len(input.shape) <= 2, "t", "at most 2 dims", input.shape)
+        return transpose(input, 0, len(input.shape) - 1) if len(input.shape) == 2 else view_as(input, input)
+    except Exception as error:
+        return answered(error)
 
 
 def movedim(input, source, destination):

@@ -1,12 +1,13 @@
 """Functions that take no half types: which those are is PyTorch's choice."""
 import functools
 
-from tritorch.errors import check, tensors
+from tritorch.errors import check, explained, tensors
 from tritorch.tensor import Tensor
 
 
 def wide_only(op):
     """The public function of an elementwise operator that refuses tensors of half types. It takes `out=`, as the operator does."""
+    @explained
     @functools.wraps(op)
     def function(*args, **keywords):
         if not any(isinstance(x, Tensor) for x in (*args, *keywords.values())):

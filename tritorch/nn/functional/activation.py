@@ -2,7 +2,7 @@
 import warnings
 
 from tritorch.autograd.places import stacklevel
-from tritorch.errors import check, explained, refuse_misuse
+from tritorch.errors import answered, check, explained, refuse_misuse
 from tritorch.ops import activation
 from tritorch.ops.random import exponential_
 from tritorch.ops.softmax import log_softmax as log_softmax_over
@@ -10,7 +10,10 @@ from tritorch.ops.softmax import softmax as softmax_over
 
 
 def _apply(card, inplace, input, *numbers):
-    return card.into(input, input, *numbers) if inplace else card(input, *numbers)
+    try:
+        return card.into(input, input, *numbers) if inplace else card(input, *numbers)
+    except Exception as error:
+        return answered(error)
 
 
 def relu(input, inplace=False):
@@ -107,7 +110,8 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
             check(min_val >= 0 or input.dtype.is_signed, "hardtanh", "a min_val of 0 or more for what has no sign", min_val, input.dtype)
         return _apply(activation.hardtanh_between, inplace, input, min_val, max_val)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -169,7 +173,8 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None):
     try:
         return softmax_over(input, _dim("softmax", input, dim), dtype)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
@@ -183,7 +188,8 @@ def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
     try:
         return log_softmax_over(input, _dim("log_softmax", input, dim), dtype)
     except Exception as error:
-        refuse_misuse(error)
+        if answer := refuse_misuse(error):
+            return answer[0]
         raise
 
 
