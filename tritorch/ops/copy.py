@@ -5,7 +5,6 @@ import numpy as np
 
 from tritorch.cuda import memory
 from tritorch.cuda.stream import current_stream
-from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu, meta
 from tritorch.dispatch import op
 from tritorch.dtype import types
@@ -203,6 +202,8 @@ def copy_to_grad(g, input_device):
 
 
 copy_to.reads_any_gradient = copy_to.casts = True                        # a gradient in the dtype of the input needs no cast
+
+
 @copy_to.samples
 def copy_to_samples(make):
     for kind in (types.float64, types.float32, types.bfloat16, types.float16, types.int32, types.bool):
@@ -376,28 +377,3 @@ def as_type(kind):
 
     cast.__doc__ = f"The values as {kind.name}."
     return cast
-
-
-def item(input):
-    """The one element as a Python number; waits for the device.
-
-    >>> import tritorch as torch; torch.tensor([2.5]).item()
-    2.5
-    """
-    check(input.numel() == 1, "item", "a tensor of 1 element", f"{input.numel()} elements")
-    if input.storage.device is not cpu:
-        if input.storage.device is meta:
-            raise no_values("item", "a device with memory")
-        return memory.download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
-    host_work(VALUE)
-    value = input.array.item()
-    return value if type(value) in (float, int, bool, complex) else float(value)
-
-
-def tolist(input):
-    """The elements as nested Python lists (a number for 0 dims)."""
-    host_work(VALUE)
-    array = input.detach().to(cpu).array
-    if input.dtype.is_floating_point and array.dtype.kind != "f":
-        array = array.astype(np.float32)
-    return array.tolist()
