@@ -177,3 +177,14 @@ def block_storage(block, nbytes, device):
     out = Storage()
     out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.ptr, 0, None
     return out
+
+
+def exchange(a, b):
+    """Two storages of one device change memory: tensors of the one show what those of the other have shown. Versions stay where they are,
+    so that what is saved for a gradient counts as it did. Tensors on the CPU that remember their array (`_array`) have to be told."""
+    if type(a) is DeviceStorage:
+        a.span, b.span = b.span, a.span
+        a.ptr, b.ptr = b.ptr, a.ptr
+    else:
+        (a.owner, a.nbytes), (b.owner, b.nbytes) = (b.owner, b.nbytes), (a.owner, a.nbytes)
+        a._bytes = b._bytes = None
