@@ -128,6 +128,47 @@ class Unwritten(HostStorage):
         self.__class__ = HostStorage
 
 
+class Spread(Storage):
+    """Memory of a tensor of which this process has a part, the tensor `local`: `spec` says which (see distributed/tensor). As a whole it
+    has no bytes anywhere, so that what would read it as if it had is an error. Versions are counted where the part is."""
+
+    __slots__ = ("local", "spec")
+    kind = gradient = like = None                                        # functions of who makes them: the class that stands for a class of
+    #                                                                      tensors, what a leaf keeps of a gradient, unset tensors like one
+    owner, ptr = property(lambda self: self.local.storage.owner), property(lambda self: self.local.data_ptr())
+
+    @property
+    def version(self):
+        return self.local.storage.version
+
+    @version.setter
+    def version(self, value):
+        self.local.storage.version = value
+
+    @property
+    def writer(self):
+        return self.local.storage.writer
+
+    @writer.setter
+    def writer(self, value):
+        self.local.storage.writer = value
+
+    @property
+    def bytes(self):
+        raise RuntimeError("DTensor: expected an operator on whole tensors, got a tensor of which this process has a part; use to_local() "
+                           "for the part or full_tensor() for the whole")
+
+    def alias(self):
+        return spread(self.local.data, self.spec, self.nbytes)
+
+
+def spread(local, spec, nbytes):
+    """The memory of a tensor of so many bytes of which `local` is this process's part."""
+    out = Spread()
+    out.local, out.spec, out.device, out.nbytes, out._bytes = local, spec, local.storage.device, nbytes, None
+    return out
+
+
 def _unlocked():
     """In a forked process no thread of its parent is filling anything."""
     global _filling

@@ -60,6 +60,17 @@ def whole(g):
     return g.whole() if type(g) is Part else g
 
 
+def after(hooks, node, pairs, grads):
+    """The gradients of the inputs after the hooks on the node, which see one an input."""
+    made = {}
+    for edge, g in pairs:
+        for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
+            made[id(e)] = whole(v)
+    edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
+    results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
+    return [(e, v) for e, v in zip(edges, results) if e]
+
+
 def _joined(shape, dim, pieces):
     """The tensor whose pieces lie side by side in one memory already, or None. The pieces are in order."""
     (first, _, _), (last, _, end) = pieces[0], pieces[-1]

@@ -19,6 +19,7 @@ from tritorch.ops.copy import check_fits
 from tritorch.pairs import Parts
 from tritorch.quiet import quietly
 from tritorch.shape import cdiv, ordered_strides
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
@@ -163,6 +164,8 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     only_strided("empty_like", layout)
     strides = copy.like_strides("empty_like", input, memory_format)
     place = input.device if device is None else as_device(device)
+    if type(input.storage) is Spread:
+        return _finish(Spread.like(input, types.chosen(dtype, input.dtype), place, strides), requires_grad)
     return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
 
 

@@ -1,0 +1,143 @@
+"""What an operator does with DTensors: find its plan, bring the tensors to the placements it needs, run on the parts, and record the call
+as one of whole tensors, so that gradients, whose rules are written in operators, are DTensors too."""
+from tritorch.autograd import graph, modes, slices
+from tritorch.autograd.graph import record
+from tritorch.autograd.modes import no_grad, state
+from tritorch.autograd.places import user_place
+from tritorch.dispatch import _check_destination, _view
+from tritorch.distributed.tensor import exchange
+from tritorch.distributed.tensor.dtensor import DTensor, as_dtensor, made, redistributed
+from tritorch.distributed.tensor.lists import lists                      # noqa: F401 the interpreter calls it
+from tritorch.distributed.tensor.placement_types import Partial, Replicate
+from tritorch.distributed.tensor.plans import Call, Plan, rules, whole
+from tritorch.distributed.tensor.spec import pieces, whole_on_all
+from tritorch.errors import check
+from tritorch.tensor import Tensor
+
+mixing = []                                                              # not empty: ordinary tensors are the same on all processes
+
+
+def tensors_of(args):
+    """All tensors among arguments, in order."""
+    out = []
+    for a in args:
+        if isinstance(a, Tensor):
+            out.append(a)
+        elif type(a) in (tuple, list):
+            out += [v for v in a if isinstance(v, Tensor)]
+    return out
+
+
+def put_in(args, tensors):
+    """The arguments with other tensors in the places of theirs."""
+    rest = iter(tensors)
+    return [next(rest) if isinstance(a, Tensor) else type(a)(next(rest) if isinstance(v, Tensor) else v for v in a)
+            if type(a) in (tuple, list) else a for a in args]
+
+
+def mesh_of(name, tensors):
+    """The mesh of all DTensors among tensors."""
+    found = None
+    for x in tensors:
+        if isinstance(x, DTensor):
+            mesh = x.storage.spec.mesh
+            if found is not None and found is not mesh and found != mesh:
+                check(False, name, f"DTensors on one mesh, {found}", mesh)
+            found = mesh
+    return found
+
+
+def spread_out(name, tensors, mesh):
+    """Ordinary tensors among DTensors as what they are: the same on all processes. That is so for those of one element, which programs
+    make of numbers, and for those that gradient rules make; others may be parts or differ, and are refused."""
+    out = []
+    for x in tensors:
+        if not isinstance(x, DTensor):
+            if x.numel() != 1 and state.run is None and not mixing:
+                raise RuntimeError(f"{name}: got mixed tritorch.Tensor and DTensor, expected DTensors alone; use DTensor.from_local or "
+                                   f"distribute_tensor for the tensor of shape {tuple(x.shape)}")
+            x = made(x.detach(), mesh, whole_on_all(mesh), x.shape, x.strides)
+        out.append(x)
+    return out
+
+
+def prepared(op, args):
+    """(the call as rules see it, what the operator's body says)."""
+    given = tensors_of(args)
+    mesh = mesh_of(op.__name__, given)
+    promise = op.body(*args)
+    view = isinstance(promise, Tensor)
+    outs = [(promise.shape, promise.dtype)] if view else [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
+    return Call(op, args, spread_out(op.__name__, given, mesh), outs, mesh), promise
+
+
+def result(call, plan):
+    """The results, without history."""
+    with no_grad():
+        parts = [exchange.moved(x.storage.local, call.mesh, x.placements, need, x.shape) for x, need in zip(call.tensors, plan.needs)]
+        if plan.run is not None:
+            found = plan.run(call, plan, parts)
+        else:
+            found = call.op(*put_in(call.args, parts))
+    found = found if isinstance(found, (tuple, list)) else (found,)
+    outs = []
+    for local, (shape, _), placements in zip(found, call.outs, plan.outs):
+        assert local.shape == pieces(shape, call.mesh, placements)[0], (call.op.__name__, local.shape, shape, placements, plan.needs)
+        outs.append(made(local.detach() if local.base is not None else local, call.mesh, placements, shape))
+    return outs
+
+
+def call(op, args):
+    """A call that makes its results."""
+    seen, promise = prepared(op, args)
+    plan = rules.get(op.__name__, whole)(seen)
+    outs = result(seen, plan)
+    if isinstance(promise, Tensor) and outs[0].storage.local.storage is seen.tensors[0].storage.local.storage:
+        return _view(op, args, outs[0])
+    if state.grad:
+        record(op, args, outs)
+    elif modes.inferred and state.inference:
+        for out in outs:
+            out._inference = True
+    return outs[0] if len(op.returns) == 1 else tuple(outs)
+
+
+def write(op, args, out):
+    """A call in place or with out=."""
+    outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    found = [a for a in (*outs, *tensors_of(args))]
+    mesh = mesh_of(op.__name__, found)
+    promise = op.body(*args)
+    promises = (promise,) if type(promise) is tuple else promise
+    for o, p in zip(outs, promises):
+        if not (isinstance(o, Tensor) and o.shape == p[0] and o.dtype is p[1] and not o._inference):
+            _check_destination(op, o, *p[:3], args)
+    node = slices.prepare(op, outs, args) if state.grad else None
+    if node is not None and outs[0].base is not None:
+        raise RuntimeError(f"{op.__name__}: expected a DTensor that is no view to write in where gradients are recorded, got a view; "
+                           "use the operator that makes a new tensor")
+    seen = Call(op, args, spread_out(op.__name__, tensors_of(args), mesh), [p[:2] for p in promises], mesh)
+    with no_grad():
+        _written(seen, outs)
+    writer = user_place()
+    for o in outs:
+        o.storage.version += 1
+        o.storage.writer = writer
+    if node is not None:
+        slices.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
+    return out
+
+
+def _written(seen, outs):
+    """Run on the parts into the parts of the destinations where the plan can give them what placements they have, else copy."""
+    wanted = [o.placements if isinstance(o, DTensor) else whole_on_all(seen.mesh) for o in outs]
+    direct = rules.get(seen.op.__name__, whole)
+    plan = direct(seen, wanted) if getattr(direct, "to_order", False) and all(isinstance(o, DTensor) for o in outs) else None
+    if plan is not None and plan.run is None:
+        parts = [exchange.moved(x.storage.local, seen.mesh, x.placements, need, x.shape) for x, need in zip(seen.tensors, plan.needs)]
+        locals_ = [o.storage.local for o in outs]
+        seen.op.into(locals_[0] if len(outs) == 1 else tuple(locals_), *put_in(seen.args, parts))
+        return
+    for o, new, places in zip(outs, result(seen, direct(seen)), wanted):
+        target = o.storage.local if isinstance(o, DTensor) else o
+        target.copy_(exchange.moved(new.storage.local, seen.mesh, new.placements, places, new.shape))
