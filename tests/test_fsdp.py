@@ -210,7 +210,7 @@ def lifetimes(rank, size):
     watched = []
     for make in (Language, functools.partial(Language, again=False), functools.partial(Language, Wrapped)):
         model = by_blocks(models.filled(make(), torch.float32))
-        register_fsdp_forward_method(model.blocks[0], "attend")
+        register_fsdp_forward_method(model.blocks[0], "extra_repr")
         model.blocks[1].set_modules_to_forward_prefetch([model.blocks[2]])
         optimizer = models.adamw(model.parameters())
         once(model, 0, rank, size)

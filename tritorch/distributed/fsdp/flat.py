@@ -44,14 +44,12 @@ class Flat:
             self.memory = pinned((self.count,), dtype).zero_()
         for cut, start in zip(cuts, places):
             cut.start, cut.full = start, None
-            part, old = cut.part_in(self.memory), cut.sharded._local_tensor
-            part.copy_(old)
-            cut.sharded._local_tensor = part
+            cut.move_to(self.memory)
         self.storage, self.kept = None, None                             # of what is gathered; what a smaller group of ranks keeps of it
 
     def holds(self):
         """Whether the shards are still where they were put, and of one dtype."""
-        return all(cut.sharded._local_tensor.storage.owner is self.memory.storage.owner and cut.sharded.dtype is self.memory.dtype
+        return all(cut.sharded.storage.owner is self.memory.storage.owner and cut.sharded.dtype is self.memory.dtype
                    for cut in self.cuts)
 
     # -------------------------------------------------------------- gathering

@@ -64,7 +64,7 @@ class Group:
         names = [cut.name for cut in self.cuts if cut.sharded.is_meta]
         check(not names, NAME, "parameters with memory", f"{names} on meta", use="to_empty() and reset_parameters() before")
         if self.offload is not None:
-            names = [cut.name for cut in self.cuts if cut.sharded._local_tensor.device is not cpu]
+            names = [cut.name for cut in self.cuts if cut.sharded.device is not cpu]
             check(not names, NAME, "parameters on the CPU with CPUOffloadPolicy", names, use='to_empty(device="cpu")')
 
     def _watch_state_dicts(self):

@@ -64,6 +64,13 @@ class Cut:
         """This rank's part in the memory of its shards."""
         return strided(memory.storage, self.own, layout(self.own)[1], self.start, memory.dtype)
 
+    def move_to(self, memory):
+        """Bring this rank's part into the memory of its shards. The parameter, and others that show the same part, stay the same objects."""
+        part, spread = self.part_in(memory), self.sharded.storage
+        part.copy_(spread.local)
+        part.storage.version = spread.version
+        spread.local, spread.device = part, part.device
+
     def whole_from(self, table, flat):
         """Copy the parts of all ranks, which are side by side in the rows of `table`, to their places in `flat`."""
         parts = table.as_strided((self.ranks, self.outer, self.inner), (table.strides[0], self.inner, 1), self.start)

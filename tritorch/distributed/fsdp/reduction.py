@@ -79,7 +79,7 @@ class Reduction:
             if old is None:
                 cut.sharded.grad = as_dtensor(part, self.meshes, cut.shape, Shard(cut.dim))
             else:
-                old._local_tensor.add_(part)
+                old.storage.local.add_(part)
             call_hooks(cut.sharded)
 
     def _to_host(self, flat):
