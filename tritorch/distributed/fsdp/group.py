@@ -193,6 +193,7 @@ class Group:
     def after_backward(self):
         """All gradients of this pass are there: they travel, unless they are to add up, and the parameters are sharded again."""
         self.phase = Phase.AFTER_BACKWARD
+        self._complete()
         with no_grad():
             self._add_up()
             ready = self._ready() if self.reduce_grads else []
@@ -203,6 +204,14 @@ class Group:
             for kind, (cuts, grads) in ready:
                 with record_function("FSDP.reduce_scatter"):
                     self.communication.reduce(Reduction(self, cuts, grads, kind))
+
+    def _complete(self):
+        """Gradients that the pass would hand out at its end, because streams meet in them or somebody wants to see them, come now."""
+        run = state.run
+        if run is not None and run.late:
+            for cut in self.cuts:
+                if cut.full is not None and run.late.get(cut.full.node) is not None:
+                    run.finish(cut.full.node)
 
     def _add_up(self):
         for cut in self.cuts:

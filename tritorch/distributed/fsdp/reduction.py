@@ -15,7 +15,7 @@ from tritorch.tensor import Leaf, strided
 class Reduction:
     """One reduce-scatter, and an all-reduce over replicas. `cuts` and `grads` belong together; `kind` is the dtype that travels.
 
-    It keeps its memory until the program's stream has waited for it: other streams than those of the memory use it."""
+    All memory is taken on the program's stream, and kept until that has waited for the streams on which it is used."""
 
     def __init__(self, group, cuts, grads, kind):
         self.cuts, self.kind, self.event = cuts, kind, None
@@ -28,17 +28,18 @@ class Reduction:
         self.input = (empty if dense else zeros)(size, self.count, dtype=kind, device=group.device)
         for cut, start, grad in zip(cuts, self.places, grads):
             cut.parts_of(grad, self.input, start)
-        self.output = self.work = None
+        make = lambda kind: empty(self.count, dtype=kind, device=group.device)
+        self.output = make(kind) if size > 1 else self.input.view(-1)
+        dtype = cuts[0].sharded.dtype
+        self.result = self.output if dtype is kind else make(dtype)
+        self.work = self.partial = None
 
     def begin(self):
         """Send the gradients."""
         if self.before not in (None, 1):
             self.input.mul_(1 / self.before)
         if self.meshes.size > 1:
-            self.output = empty(self.count, dtype=self.kind, device=self.input.device)
             self.work = dist.reduce_scatter_tensor(self.output, self.input, self.op, self.owner.reducers or self.meshes.shards, async_op=True)
-        else:
-            self.output = self.input.view(-1)
 
     def scattered(self):
         """Wait for this rank's part."""
@@ -49,9 +50,9 @@ class Reduction:
     def finish(self):
         """Wait for this rank's part, and put it into the gradients of the shards."""
         self.scattered()
-        partial = self.owner.partial.pop(self.key, None)
-        if partial is not None:
-            self.output += partial
+        self.partial = self.owner.partial.pop(self.key, None)
+        if self.partial is not None:
+            self.output += self.partial
         if self.replicas is not None:
             if self.alone:
                 self.owner.partial[self.key] = self.output
@@ -70,7 +71,9 @@ class Reduction:
 
     def _land(self):
         """Add the averages to the gradients of the shards, in their dtype."""
-        flat = self.output.to(self.cuts[0].sharded.dtype)
+        flat = self.result
+        if flat is not self.output:
+            flat.copy_(self.output)
         if self.offload is not None and flat.device is not cpu:
             flat = self._to_host(flat)
         for cut, start in zip(self.cuts, self.places):
