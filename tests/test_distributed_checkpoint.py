@@ -107,7 +107,8 @@ def loads(rank, size, path):
         dcp.load(state, checkpoint_id=path / folder)
         out.append(facts(app.model, app.optimizer))
         found = state["values"]
-        assert np.array_equal(found.pop("array"), VALUES["array"]) and found == {k: v for k, v in VALUES.items() if k not in ("array", "empty")}
+        assert np.array_equal(found.pop("array"), VALUES["array"])
+        assert found == {key: value for key, value in VALUES.items() if key not in ("array", "empty")}
         assert folder == "async" or state["counter"].count == 3 and state["counter"].seen.tolist() == [3, 3]
     return out
 
@@ -216,8 +217,8 @@ def spreads(rank, size, path):
         again = {str(k): distribute_tensor(torch.zeros(5, 7, dtype=torch.float64), mesh, ways[k - 2])}
         dcp.load(again, checkpoint_id=path)
         assert (again[str(k)].full_tensor() == x + k).all()
-    again = {"plain": torch.empty(7, 5).t(), "none": torch.ones(0, 3), "scalar": torch.tensor(0), "nested": [{"t": torch.zeros(7)}, [x * 0]]}
-    again["nested"][1][0] = torch.zeros(7)
+    again = {"plain": torch.empty(7, 5).t(), "none": torch.ones(0, 3), "scalar": torch.tensor(0),
+             "nested": [{"t": torch.zeros(7)}, [torch.zeros(7)]]}
     dcp.load(again, checkpoint_id=path)
     assert (again["plain"] == x).all() and again["scalar"].item() == 2 and (again["nested"][1][0] == x[1]).all()
     return {name: len(what.chunks) for name, what in saved.state_dict_metadata.items()}
@@ -271,8 +272,9 @@ def test_errors_of_one_process(tmp_path):
     for call in (lambda: dcp.save({}, no_dist=True), lambda: dcp.load({}, no_dist=True)):
         with pytest.raises(RuntimeError, match="a checkpoint_id or a storage_"):
             call()
-    for wrong in (b"{}", b"not json", json.dumps({"format": "tritorch.distributed.checkpoint", "version": 1, "entries": {"x": {
-            "path": ["x"], "dtype": "F32", "shape": [2], "chunks": [{"offset": [0], "shape": [2], "file": "../x", "name": "x"}]}}}).encode()):
+    outside = {"path": ["x"], "dtype": "F32", "shape": [2], "chunks": [{"offset": [0], "shape": [2], "file": "../x", "name": "x"}]}
+    escape = {"format": "tritorch.distributed.checkpoint", "version": 1, "entries": {"x": outside}}
+    for wrong in (b"{}", b"not json", json.dumps(escape).encode()):
         (tmp_path / "metadata.json").write_bytes(wrong)
         with pytest.raises(dcp.CheckpointException, match="expected"):
             load({"x": torch.zeros(2)})

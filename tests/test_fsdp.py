@@ -6,14 +6,14 @@ import weakref
 import fsdp_models as models
 import numpy as np
 import pytest
-from fsdp_models import Block, Few, Inside, Language, Wrapped, batch, by_blocks, full, loss_of, once, sgd, train, twice, whole
+from fsdp_models import Few, Inside, Language, Wrapped, batch, by_blocks, full, loss_of, once, sgd, train, twice, whole
 from worlds import world
 
 import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
 from tritorch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from tritorch.distributed.tensor import DTensor, Replicate, Shard
+from tritorch.distributed.tensor import Shard
 
 
 # ------------------------------------------------------------------ ways of training

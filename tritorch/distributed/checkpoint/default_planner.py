@@ -4,7 +4,8 @@
 class DefaultSavePlanner:
     """Each piece is saved once, by the rank that has least to save of those that have it. `flatten_state_dict` is how all is saved."""
 
-    def __init__(self, flatten_state_dict=True, flatten_sharded_tensors=True, dedup_replicated_tensors=None, dedup_save_to_lowest_rank=False):
+    def __init__(self, flatten_state_dict=True, flatten_sharded_tensors=True, dedup_replicated_tensors=None,
+                 dedup_save_to_lowest_rank=False):
         self.flatten_state_dict, self.flatten_sharded_tensors = flatten_state_dict, flatten_sharded_tensors
         self.dedup_save_to_lowest_rank = dedup_save_to_lowest_rank
 

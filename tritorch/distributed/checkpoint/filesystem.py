@@ -140,7 +140,8 @@ class FileSystemReader:
         try:
             with no_grad():
                 for key, sizes, x, (mine, theirs, shape) in parts:
-                    need(key in reader.entries and reader.entries[key][1] == tuple(sizes), f"{key!r} of {tuple(sizes)} in {file}", "another")
+                    there = reader.entries.get(key, (None, None))[1]
+                    need(there == tuple(sizes), f"{key!r} of shape {tuple(sizes)} in {file}", there)
                     cut(x, mine, shape).copy_(cut(reader.read(key), theirs, shape))
         finally:
             reader.close()

@@ -4,6 +4,7 @@ import functools
 import weakref
 
 from tritorch.autograd.modes import no_grad
+from tritorch.distributed.fsdp.group import Phase
 from tritorch.distributed.world import new_group
 from tritorch.errors import check
 
@@ -201,9 +202,11 @@ def register_fsdp_forward_method(module, method_name):
     @functools.wraps(plain or bound)
     def method(*args, **kwargs):
         self = own()
-        state = state_of(self)
+        state, call = state_of(self), bound if plain is None else plain.__get__(self)
+        if state.phase is Phase.FORWARD:                                 # called by another forward of the module
+            return call(*args, **kwargs)
         args, kwargs = state._before(self, args, kwargs)
-        return state._after(bound(*args, **kwargs) if plain is None else plain(self, *args, **kwargs), 0)
+        return state._after(call(*args, **kwargs), 0)
 
     setattr(module, method_name, method)
 

@@ -9,7 +9,6 @@ from tritorch.errors import check
 from tritorch.shape import cdiv, layout
 from tritorch.tensor import strided
 
-
 _origins = count()
 
 
@@ -65,7 +64,7 @@ class Cut:
         return strided(memory.storage, self.own, layout(self.own)[1], self.start, memory.dtype)
 
     def move_to(self, memory):
-        """Bring this rank's part into the memory of its shards. The parameter, and others that show the same part, stay the same objects."""
+        """Bring this rank's part into the memory of its shards. The parameter, and what shows the same part, stay the same objects."""
         part, spread = self.part_in(memory), self.sharded.storage
         part.copy_(spread.local)
         part.storage.version = spread.version
@@ -86,7 +85,8 @@ class Cut:
         whole, rest = divmod(grad.numel(), self.count) if self.count else (0, 0)
         line = grad.reshape(-1)
         if whole:
-            table.as_strided((whole, self.count), (step, 1), start).copy_(line.narrow(0, 0, whole * self.count).view(whole, self.count))
+            parts = line.narrow(0, 0, whole * self.count).view(whole, self.count)
+            table.as_strided(parts.shape, (step, 1), start).copy_(parts)
         if rest:
             table.as_strided((rest,), (1,), whole * step + start).copy_(line.narrow(0, whole * self.count, rest))
 

@@ -20,7 +20,8 @@ class Reduction:
     def __init__(self, group, cuts, grads, kind):
         self.cuts, self.kind, self.event = cuts, kind, None
         self.meshes, self.replicas, self.offload = group.meshes, group.meshes.replicas, group.offload
-        self.alone, self.hook, self.hook_stream, self.owner = not group.all_reduce_grads, group.all_reduce_hook, group.hook_stream, group
+        self.alone, self.owner = not group.all_reduce_grads, group       # alone: nothing goes to the other replicas yet
+        self.hook, self.hook_stream = group.all_reduce_hook, group.hook_stream
         self.before, self.after, self.op, self.replica_op = divisors(group, kind)
         size = self.meshes.size
         self.places, self.count = starts(cuts)
@@ -39,7 +40,8 @@ class Reduction:
         if self.before not in (None, 1):
             self.input.mul_(1 / self.before)
         if self.meshes.size > 1:
-            self.work = dist.reduce_scatter_tensor(self.output, self.input, self.op, self.owner.reducers or self.meshes.shards, async_op=True)
+            ranks = self.owner.reducers or self.meshes.shards
+            self.work = dist.reduce_scatter_tensor(self.output, self.input, self.op, ranks, async_op=True)
 
     def scattered(self):
         """Wait for this rank's part."""

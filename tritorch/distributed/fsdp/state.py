@@ -41,7 +41,7 @@ class State:
         for k, module in enumerate(modules):
             module._fsdp_state = self
             module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
-            module.register_forward_hook(lambda m, args, out, k=k, own=weakref.ref(self): own()._after(out, k), always_call=len(modules) > 1)
+            module.register_forward_hook(lambda _, args, output, k=k: self._after(output, k), always_call=len(modules) > 1)
 
     # -------------------------------------------------------------- the first pass
     def begin(self):
