@@ -146,6 +146,7 @@ def fails(rank, size):
 
 
 def refused(rank, size):
+    """Calls that are refused, and in what words. Long, for there are many."""
     line, mesh = nn.Linear(2, 2), dist.init_device_mesh("cpu", (size,))
     three = dist.init_device_mesh("cpu", (size, 1, 1))
     for call, kind, text in (
