@@ -9,6 +9,7 @@ from tritorch.distributed.tensor import Shard
 from tritorch.dtype import bfloat16, float32
 from tritorch.ops.copy import pinned
 from tritorch.ops.create import empty, zeros
+from tritorch.ops.shaping import cat
 from tritorch.tensor import Leaf, strided
 
 
@@ -27,8 +28,11 @@ class Reduction:
         self.places, self.count = starts(cuts)
         dense = all(cut.even() and cut.count % ALIGNED == 0 for cut in cuts)
         self.input = (empty if dense else zeros)(size, self.count, dtype=kind, device=group.device)
-        for cut, start, grad in zip(cuts, self.places, grads):
-            cut.parts_of(grad, self.input, start)
+        if dense and all(cut.dim == 0 for cut in cuts) and all(grad.dtype is kind for grad in grads):
+            cat([grad.reshape(size, cut.count) for cut, grad in zip(cuts, grads)], 1, out=self.input)    # a launch for eight of them
+        else:
+            for cut, start, grad in zip(cuts, self.places, grads):
+                cut.parts_of(grad, self.input, start)
         make = lambda kind: empty(self.count, dtype=kind, device=group.device)
         self.output = make(kind) if size > 1 else self.input.view(-1)
         dtype = cuts[0].sharded.dtype
