@@ -11,7 +11,7 @@ from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shar
 from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, strides_like, whole_of, whole_on_all
 from tritorch.errors import check
 from tritorch.memory_format import dense_strides
-from tritorch.ops import create
+from tritorch.ops import create, shaping
 from tritorch.shape import layout
 from tritorch.storage import Spread, spread
 from tritorch.tensor import Tensor, alias, empty
@@ -239,12 +239,10 @@ def gradient_of(g, leaf):
     return g if state.grad else _over(local if alone else local.clone(), g)
 
 
-def like(x, dtype, device, strides):
-    """An unset DTensor of another dtype or device and otherwise as x; where x is still to be reduced, each process has the whole."""
-    mesh, places, local = x.storage.spec.mesh, _for_gradients(x.storage.spec.placements), x.storage.local
-    if places == x.storage.spec.placements:
-        return made(empty(local.shape, dtype, device, local.strides, dense_strides), mesh, places, x.shape)
-    return made(empty(x.shape, dtype, device, strides), mesh, places, x.shape)
+def like(x, dtype, device):
+    """An unset DTensor of another dtype or device and otherwise as x; what is still to be reduced of x, each process has."""
+    local, spec = x.storage.local, x.storage.spec
+    return made(empty(local.shape, dtype, device, local.strides, dense_strides), spec.mesh, _for_gradients(spec.placements), x.shape)
 
 
 # ------------------------------------------------------------------ gradients
@@ -315,6 +313,23 @@ class _ToLocal(Function):
         return DTensor.from_local(g, ctx.mesh, ctx.placements, shape=ctx.shape, stride=strides), None
 
 
+def on_whole(fn, *xs):
+    """fn of whole tensors, for what is no operator: gradients flow through."""
+    mesh = next(x.device_mesh for x in xs if isinstance(x, DTensor))
+    out = fn(*[x.full_tensor() if isinstance(x, DTensor) else x for x in xs])
+    return DTensor.from_local(out, mesh, whole_on_all(mesh))
+
+
+def whole_gradient(part):
+    """A gradient that has come in pieces (see autograd/parts.py), placed as its pieces are."""
+    total = None
+    for g, dim, start in part.pieces:
+        around = [(*part.shape[:dim], n, *part.shape[dim + 1:]) for n in (start, part.shape[dim] - start - g.shape[dim])]
+        x = shaping.cat([g.new_zeros(around[0]), g, g.new_zeros(around[1])], dim)
+        total = x if total is None else total + x
+    return total
+
+
 # ------------------------------------------------------------------ from whole tensors
 def _whole_world(x):
     """A mesh of all processes."""
@@ -374,7 +389,7 @@ def _handed_out(x, group, placement, source):
         exchange.tell("broadcast", group)
         dist.broadcast(x, group=group, group_src=source)
     if type(placement) is Partial:
-        return exchange._shared(x, placement.reduce_op, group)
+        return exchange.shared(x, placement.reduce_op, group)
     if type(placement) is Replicate:
         return x
     d = placement.dim
