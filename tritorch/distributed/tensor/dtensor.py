@@ -5,7 +5,7 @@ from copy import deepcopy
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.distributed import collectives as dist
-from tritorch.distributed.device_mesh import DeviceMesh
+from tritorch.distributed.device_mesh import DeviceMesh, entered
 from tritorch.distributed.tensor import exchange
 from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shard
 from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, strides_like, whole_of, whole_on_all
@@ -70,7 +70,7 @@ class DTensor(Tensor):
         check(isinstance(local_tensor, Tensor), "from_local", "a tensor", type(local_tensor).__name__, error=TypeError)
         check(not isinstance(local_tensor, DTensor), "from_local", "a tensor of this process", "a DTensor", use="redistribute")
         check((shape is None) == (stride is None), "from_local", "both shape and stride, or none of them", "one")
-        mesh = device_mesh if device_mesh is not None else _whole_world(local_tensor)
+        mesh = device_mesh if device_mesh is not None else mesh_around(local_tensor.device.type)
         placements = checked("from_local", mesh, whole_on_all(mesh) if placements is None else placements, local_tensor.ndim)
         gradients = None if grad_placements is None else checked("from_local", mesh, grad_placements, local_tensor.ndim)
         if shape is None:
@@ -331,9 +331,9 @@ def whole_gradient(part):
 
 
 # ------------------------------------------------------------------ from whole tensors
-def _whole_world(x):
-    """A mesh of all processes."""
-    return DeviceMesh(x.device.type, list(range(dist.get_world_size())))
+def mesh_around(device_type):
+    """The mesh around, or one of all processes."""
+    return entered[-1] if entered else DeviceMesh(device_type, list(range(dist.get_world_size())))
 
 
 @no_grad()
@@ -364,7 +364,7 @@ def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_ran
     >>> dist.destroy_process_group()
     """
     check(isinstance(tensor, Tensor), "distribute_tensor", "a tensor", type(tensor).__name__, error=TypeError)
-    mesh = device_mesh if device_mesh is not None else _whole_world(tensor)
+    mesh = device_mesh if device_mesh is not None else mesh_around(tensor.device.type)
     placements = checked("distribute_tensor", mesh, whole_on_all(mesh) if placements is None else placements, tensor.ndim)
     if isinstance(tensor, DTensor):
         check(tensor.device_mesh == mesh, "distribute_tensor", f"a DTensor on the mesh {mesh}", tensor.device_mesh, error=ValueError)

@@ -3,7 +3,7 @@ DTensor is made: programs without any do not pay for it."""
 from tritorch.autograd import modes
 from tritorch.autograd.modes import State, state
 from tritorch.dispatch import Interpreter
-from tritorch.distributed.tensor import dtensor, pointwise, products, rows, run, views  # noqa: F401 rules
+from tritorch.distributed.tensor import chance, class_pieces, dtensor, pointwise, products, rows, run, views  # noqa: F401 rules
 from tritorch.ops.multitensor import MultiTensor
 from tritorch.storage import Spread
 from tritorch.tensor import Tensor

@@ -194,7 +194,7 @@ def residuals(call, n):
 
 
 # ------------------------------------------------------------------ losses
-@rule("cross_entropy_rows", "cross_entropy_backward", "nll_rows")
+@rule("nll_rows")
 @by_mesh_dim
 def losses(call, n):
     """Samples may be on any process."""

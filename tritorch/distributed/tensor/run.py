@@ -7,7 +7,7 @@ from tritorch.autograd.graph import record
 from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.places import user_place
 from tritorch.dispatch import _check_destination, _view
-from tritorch.distributed.tensor import exchange
+from tritorch.distributed.tensor import chance, exchange
 from tritorch.distributed.tensor.dtensor import DTensor, made
 from tritorch.distributed.tensor.lists import lists  # noqa: F401 the interpreter calls it
 from tritorch.distributed.tensor.placement_types import Partial
@@ -68,6 +68,7 @@ def prepared(op, args):
     """(the call as rules see it, what the operator's body says)."""
     given = tensors_of(args)
     mesh = mesh_of(op.__name__, given)
+    args = chance.agreed(op, args, mesh, given[0].device)
     promise = op.body(*args)
     view = isinstance(promise, Tensor)
     outs = [(promise.shape, promise.dtype)] if view else [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
@@ -101,6 +102,7 @@ def _of_nothing(call, plan, parts, sizes):
 def call(op, args):
     """A call that makes its results."""
     seen, promise = prepared(op, args)
+    args = seen.args
     plan = rules.get(op.__name__, whole)(seen)
     outs = result(seen, plan)
     if isinstance(promise, Tensor) and outs[0].storage.local.storage is seen.tensors[0].storage.local.storage:
@@ -117,6 +119,7 @@ def write(op, args, out):
     """A call in place or with out=."""
     outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
     mesh = mesh_of(op.__name__, (*outs, *tensors_of(args)))
+    args = chance.agreed(op, args, mesh, outs[0].device)
     promise = op.body(*args)
     promises = (promise,) if type(promise) is tuple else promise
     for o, p in zip(outs, promises):
