@@ -122,6 +122,13 @@ class DTensor(Tensor):
         check(isinstance(other, DTensor), "data", "a DTensor", type(other).__name__, error=TypeError)
         Tensor.data.fset(self, other)
 
+    @property
+    def array(self):
+        """The whole tensor as a numpy array that cannot be written, for functions that look at values."""
+        found = self.detach().full_tensor().array.view()
+        found.flags.writeable = False
+        return found
+
     def item(self):
         """The value of a tensor of one element, after what communication it takes."""
         check(self.numel() == 1, "item", "one element", self.shape)

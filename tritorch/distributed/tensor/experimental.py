@@ -1,7 +1,7 @@
 """Names of torch.distributed.tensor.experimental."""
 import contextlib
 
-from tritorch.distributed.tensor.run import mixing
+from tritorch.distributed.tensor.mixing import allowed
 
 __all__ = ["implicit_replication"]
 
@@ -20,8 +20,8 @@ def implicit_replication():
     tensor([2., 3.])
     >>> dist.destroy_process_group()
     """
-    mixing.append(True)
+    allowed.append(True)
     try:
         yield
     finally:
-        mixing.pop()
+        allowed.pop()

@@ -10,15 +10,13 @@ from tritorch.dispatch import _check_destination, _view
 from tritorch.distributed.tensor import chance, exchange
 from tritorch.distributed.tensor.dtensor import DTensor, made
 from tritorch.distributed.tensor.lists import lists  # noqa: F401 the interpreter calls it
+from tritorch.distributed.tensor.mixing import same_everywhere
 from tritorch.distributed.tensor.placement_types import Partial
 from tritorch.distributed.tensor.plans import Call, rules, whole
 from tritorch.distributed.tensor.spec import pieces, whole_on_all
 from tritorch.errors import check
 from tritorch.ops import create
 from tritorch.tensor import Tensor
-
-mixing = []                                                              # not empty: ordinary tensors are the same on all processes
-
 
 def tensors_of(args):
     """All tensors among arguments, in order."""
@@ -51,12 +49,11 @@ def mesh_of(name, tensors):
 
 
 def spread_out(name, tensors, mesh):
-    """Ordinary tensors among DTensors as what they are: the same on all processes. That is so for those of one element, which programs
-    make of numbers, and for those that gradient rules make; others may be parts or differ, and are refused."""
+    """Ordinary tensors among DTensors as DTensors that are whole on each process, if they are the same on all; others are refused."""
     out = []
     for x in tensors:
         if not isinstance(x, DTensor):
-            if x.numel() != 1 and state.run is None and not mixing:
+            if not same_everywhere(x):
                 raise RuntimeError(f"{name}: got mixed tritorch.Tensor and DTensor, expected DTensors alone; use DTensor.from_local or "
                                    f"distribute_tensor for the tensor of shape {tuple(x.shape)}")
             x = made(x.detach(), mesh, whole_on_all(mesh), x.shape, x.strides)

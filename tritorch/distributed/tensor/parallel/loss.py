@@ -1,7 +1,7 @@
 """loss_parallel: cross entropy of logits whose classes are on several processes."""
 import contextlib
 
-from tritorch.distributed.tensor.run import mixing
+from tritorch.distributed.tensor.mixing import allowed
 
 
 @contextlib.contextmanager
@@ -22,8 +22,8 @@ def loss_parallel():
     (Shard(dim=1),)
     >>> dist.destroy_process_group()
     """
-    mixing.append(True)                                                  # targets may be ordinary tensors, the same on all processes
+    allowed.append(True)                                                  # targets may be ordinary tensors, the same on all processes
     try:
         yield
     finally:
-        mixing.pop()
+        allowed.pop()
