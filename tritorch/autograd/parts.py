@@ -10,7 +10,7 @@ import threading
 from tritorch.autograd.modes import state
 from tritorch.memory_format import dense_strides
 from tritorch.shape import is_dense
-from tritorch.storage import Storage
+from tritorch.storage import Spread, Storage
 from tritorch.tensor import Leaf, Tensor, empty, strided
 
 accumulating = threading.RLock()                                         # two passes may meet at a leaf
@@ -36,6 +36,8 @@ class Part:
 
     def whole(self):
         """The gradient as one tensor."""
+        if type(self.pieces[0][0].storage) is Spread:
+            return Spread.whole(self)
         pieces, dim = sorted(self.pieces, key=lambda piece: piece[2]), self.pieces[0][1]
         ends = [start + g.shape[dim] for g, _, start in pieces]
         apart = all(d == dim for _, d, _ in pieces) and all(end <= start for end, (_, _, start) in zip(ends, pieces[1:]))

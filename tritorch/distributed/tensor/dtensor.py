@@ -5,13 +5,13 @@ from copy import deepcopy
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.distributed import collectives as dist
-from tritorch.distributed.device_mesh import DeviceMesh
+from tritorch.distributed.device_mesh import DeviceMesh, entered
 from tritorch.distributed.tensor import exchange
 from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shard
 from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, strides_like, whole_of, whole_on_all
 from tritorch.errors import check
 from tritorch.memory_format import dense_strides
-from tritorch.ops import create
+from tritorch.ops import create, shaping
 from tritorch.shape import layout
 from tritorch.storage import Spread, spread
 from tritorch.tensor import Tensor, alias, empty
@@ -70,7 +70,7 @@ class DTensor(Tensor):
         check(isinstance(local_tensor, Tensor), "from_local", "a tensor", type(local_tensor).__name__, error=TypeError)
         check(not isinstance(local_tensor, DTensor), "from_local", "a tensor of this process", "a DTensor", use="redistribute")
         check((shape is None) == (stride is None), "from_local", "both shape and stride, or none of them", "one")
-        mesh = device_mesh if device_mesh is not None else _whole_world(local_tensor)
+        mesh = device_mesh if device_mesh is not None else mesh_around(local_tensor.device.type)
         placements = checked("from_local", mesh, whole_on_all(mesh) if placements is None else placements, local_tensor.ndim)
         gradients = None if grad_placements is None else checked("from_local", mesh, grad_placements, local_tensor.ndim)
         if shape is None:
@@ -121,6 +121,13 @@ class DTensor(Tensor):
     def data(self, other):
         check(isinstance(other, DTensor), "data", "a DTensor", type(other).__name__, error=TypeError)
         Tensor.data.fset(self, other)
+
+    @property
+    def array(self):
+        """The whole tensor as a numpy array that cannot be written, for functions that look at values."""
+        found = self.detach().full_tensor().array.view()
+        found.flags.writeable = False
+        return found
 
     def item(self):
         """The value of a tensor of one element, after what communication it takes."""
@@ -239,12 +246,10 @@ def gradient_of(g, leaf):
     return g if state.grad else _over(local if alone else local.clone(), g)
 
 
-def like(x, dtype, device, strides):
-    """An unset DTensor of another dtype or device and otherwise as x; where x is still to be reduced, each process has the whole."""
-    mesh, places, local = x.storage.spec.mesh, _for_gradients(x.storage.spec.placements), x.storage.local
-    if places == x.storage.spec.placements:
-        return made(empty(local.shape, dtype, device, local.strides, dense_strides), mesh, places, x.shape)
-    return made(empty(x.shape, dtype, device, strides), mesh, places, x.shape)
+def like(x, dtype, device):
+    """An unset DTensor of another dtype or device and otherwise as x; what is still to be reduced of x, each process has."""
+    local, spec = x.storage.local, x.storage.spec
+    return made(empty(local.shape, dtype, device, local.strides, dense_strides), spec.mesh, _for_gradients(spec.placements), x.shape)
 
 
 # ------------------------------------------------------------------ gradients
@@ -315,10 +320,27 @@ class _ToLocal(Function):
         return DTensor.from_local(g, ctx.mesh, ctx.placements, shape=ctx.shape, stride=strides), None
 
 
+def on_whole(fn, *xs):
+    """fn of whole tensors, for what is no operator: gradients flow through."""
+    mesh = next(x.device_mesh for x in xs if isinstance(x, DTensor))
+    out = fn(*[x.full_tensor() if isinstance(x, DTensor) else x for x in xs])
+    return DTensor.from_local(out, mesh, whole_on_all(mesh))
+
+
+def whole_gradient(part):
+    """A gradient that has come in pieces (see autograd/parts.py), placed as its pieces are."""
+    total = None
+    for g, dim, start in part.pieces:
+        around = [(*part.shape[:dim], n, *part.shape[dim + 1:]) for n in (start, part.shape[dim] - start - g.shape[dim])]
+        x = shaping.cat([g.new_zeros(around[0]), g, g.new_zeros(around[1])], dim)
+        total = x if total is None else total + x
+    return total
+
+
 # ------------------------------------------------------------------ from whole tensors
-def _whole_world(x):
-    """A mesh of all processes."""
-    return DeviceMesh(x.device.type, list(range(dist.get_world_size())))
+def mesh_around(device_type):
+    """The mesh around, or one of all processes."""
+    return entered[-1] if entered else DeviceMesh(device_type, list(range(dist.get_world_size())))
 
 
 @no_grad()
@@ -349,7 +371,7 @@ def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_ran
     >>> dist.destroy_process_group()
     """
     check(isinstance(tensor, Tensor), "distribute_tensor", "a tensor", type(tensor).__name__, error=TypeError)
-    mesh = device_mesh if device_mesh is not None else _whole_world(tensor)
+    mesh = device_mesh if device_mesh is not None else mesh_around(tensor.device.type)
     placements = checked("distribute_tensor", mesh, whole_on_all(mesh) if placements is None else placements, tensor.ndim)
     if isinstance(tensor, DTensor):
         check(tensor.device_mesh == mesh, "distribute_tensor", f"a DTensor on the mesh {mesh}", tensor.device_mesh, error=ValueError)
@@ -374,7 +396,7 @@ def _handed_out(x, group, placement, source):
         exchange.tell("broadcast", group)
         dist.broadcast(x, group=group, group_src=source)
     if type(placement) is Partial:
-        return exchange._shared(x, placement.reduce_op, group)
+        return exchange.shared(x, placement.reduce_op, group)
     if type(placement) is Replicate:
         return x
     d = placement.dim

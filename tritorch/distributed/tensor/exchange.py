@@ -97,10 +97,12 @@ def piece(x, dim, size, rank):
     return x.narrow(dim, first, rows)
 
 
-def _shared(x, op, group):
-    """Values whose reduction is x."""
+def shared(x, op, group):
+    """Values whose reduction is x: of a sum equal shares, of whole numbers all on the first rank."""
     check(op != "product", "redistribute", "sum, avg, max or min for a tensor that each rank has", op)
-    return x / group.size() if op == "sum" else x
+    if op != "sum":
+        return x
+    return x / group.size() if x.dtype.has_gradients else x if group.rank() == 0 else create.zeros_like(x)
 
 
 # ------------------------------------------------------------------ from placements to placements
@@ -143,11 +145,11 @@ def _step(x, group, was, will, rows):
         if type(will) is Shard:
             return reduce_to_piece(x, group, will.dim, was.reduce_op)
         x = reduce(x, group, was.reduce_op)
-        return _shared(x, will.reduce_op, group) if type(will) is Partial else x
+        return shared(x, will.reduce_op, group) if type(will) is Partial else x
     if type(was) is Shard:
         if type(will) is Shard:
             return turn(x, group, was.dim, will.dim, rows())
         x = gather(x, group, was.dim, rows())
     if type(will) is Shard:
         return piece(x, will.dim, group.size(), group.rank()).contiguous()
-    return _shared(x, will.reduce_op, group) if type(will) is Partial else x
+    return shared(x, will.reduce_op, group) if type(will) is Partial else x

@@ -43,7 +43,9 @@ def _row(name, row, written, meshes):
     if not any(isinstance(x, DTensor) for x in row):
         return row
     check(isinstance(first, DTensor), name, "DTensors beside a DTensor alone", f"a tensor of shape {tuple(first.shape)}")
-    check(not first._spec.sums, name, "DTensors that are Shard or Replicate", first.placements)
+    factors = name in ("scale_by", "clip_by_norm")                       # what they multiply may still be to be summed up
+    check(not first._spec.sums or factors and not {"max", "min", "product"} & {getattr(p, "reduce_op", None) for p in first.placements},
+          name, "DTensors that are Shard or Replicate", first.placements)
     meshes[id(first.device_mesh)] = first.device_mesh
     out = []
     for x, writes in zip(row, written):

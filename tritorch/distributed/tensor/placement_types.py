@@ -1,4 +1,4 @@
-"""How a tensor lies along one dim of a mesh of processes: cut (Shard), whole on each (Replicate), or as values still to be reduced (Partial).
+"""How a tensor lies along one dim of a mesh: cut (Shard), whole on each process (Replicate), or as values still to be reduced (Partial).
 
 >>> from tritorch.distributed.tensor import Partial, Replicate, Shard
 >>> Shard(1), Replicate(), Partial()

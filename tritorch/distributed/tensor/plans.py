@@ -8,19 +8,20 @@ from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shar
 from tritorch.shape import layout
 
 R, P = Replicate(), Partial()
-LATENCY = 1 << 14                                                        # bytes that could travel in the time in which one collective begins
+LATENCY = 1 << 14                                                        # bytes that could travel while one collective begins
 rules = {}                                                               # by the operator's name
 S = [Shard(d) for d in range(64)].__getitem__
 
 
 class Call:
-    """An operator's call as rules see it: `tensors` are its tensors in order, DTensors all, `outs` the (shape, dtype) of its results."""
+    """An operator's call as rules see it: `tensors` are its tensors in order, DTensors all, `outs` the (shape, dtype) of its results. `at` is
+    the mesh dim that a rule is asked for."""
 
-    __slots__ = ("op", "args", "tensors", "outs", "mesh", "where")
+    __slots__ = ("op", "args", "tensors", "outs", "mesh", "where", "at")
 
     def __init__(self, op, args, tensors, outs, mesh):
         self.op, self.args, self.tensors, self.outs, self.mesh = op, args, tensors, outs, mesh
-        self.where, k = {}, 0
+        self.where, self.at, k = {}, 0, 0
         for name, a in zip(op.names, args):
             count = count_in(a)
             if count:
@@ -89,6 +90,7 @@ def chosen(call, possible, run=None, wanted=None):
     """The Plan that moves least. `wanted`: placements that the results must have; None if they cannot."""
     needs, outs = [], []
     for k, n in enumerate(call.mesh.shape):
+        call.at = k
         ways = [([R] * len(call.tensors), [R] * len(call.outs)), *possible(n)]
         if wanted is not None:
             ways = [way for way in ways if all(p == w[k] for p, w in zip(way[1], wanted))]

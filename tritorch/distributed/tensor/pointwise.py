@@ -1,7 +1,9 @@
 """Rules of elementwise operators, copies and casts."""
 from tritorch.dispatch import registry
 from tritorch.distributed.tensor.placement_types import Partial, Shard
-from tritorch.distributed.tensor.plans import P, R, S, by_mesh_dim, rule, rules
+from tritorch.distributed.tensor.plans import R, S, by_mesh_dim, rule, rules
+from tritorch.distributed.tensor.spec import in_order_of
+from tritorch.shape import layout
 from tritorch.tensor import Tensor
 
 # written over their input like elementwise operators, without being any
@@ -63,8 +65,11 @@ for _name, _op in registry.items():
 # ------------------------------------------------------------------ copies
 def _copied(call, plan, parts):
     """copy_to: the strides are those of the whole."""
-    _, dtype, device, _, non_blocking = call.args
-    return call.op(parts[0], dtype, device, None, non_blocking)
+    _, dtype, device, strides, non_blocking = call.args
+    if strides is not None:
+        usual = layout(call.outs[0][0])[1]
+        strides = layout(parts[0].shape)[1] if strides == usual else in_order_of(strides, parts[0].shape)
+    return call.op(parts[0], dtype, device, strides, non_blocking)
 
 
 def _copies(call, n):

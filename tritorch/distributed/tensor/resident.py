@@ -3,7 +3,7 @@ DTensor is made: programs without any do not pay for it."""
 from tritorch.autograd import modes
 from tritorch.autograd.modes import State, state
 from tritorch.dispatch import Interpreter
-from tritorch.distributed.tensor import dtensor, pointwise, run  # noqa: F401 rules
+from tritorch.distributed.tensor import chance, class_pieces, dtensor, pointwise, products, rows, run, views  # noqa: F401 rules
 from tritorch.ops.multitensor import MultiTensor
 from tritorch.storage import Spread
 from tritorch.tensor import Tensor
@@ -36,4 +36,5 @@ def settle(interpreter):
 
 
 Spread.kind, Spread.gradient, Spread.like = map(staticmethod, (dtensor.standing_for, dtensor.gradient_of, dtensor.like))
+Spread.whole, Spread.on_whole = map(staticmethod, (dtensor.whole_gradient, dtensor.on_whole))
 settle(Resident())

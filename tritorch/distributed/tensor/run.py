@@ -1,21 +1,22 @@
 """What an operator does with DTensors: find its plan, bring the tensors to the placements it needs, run on the parts, and record the call
 as one of whole tensors, so that gradients, whose rules are written in operators, are DTensors too."""
+from math import prod
+
 from tritorch.autograd import graph, modes, slices
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.places import user_place
 from tritorch.dispatch import _check_destination, _view
-from tritorch.distributed.tensor import exchange
-from tritorch.distributed.tensor.dtensor import DTensor, as_dtensor, made, redistributed
-from tritorch.distributed.tensor.lists import lists                      # noqa: F401 the interpreter calls it
-from tritorch.distributed.tensor.placement_types import Partial, Replicate
-from tritorch.distributed.tensor.plans import Call, Plan, rules, whole
+from tritorch.distributed.tensor import chance, exchange
+from tritorch.distributed.tensor.dtensor import DTensor, made
+from tritorch.distributed.tensor.lists import lists  # noqa: F401 the interpreter calls it
+from tritorch.distributed.tensor.mixing import same_everywhere
+from tritorch.distributed.tensor.placement_types import Partial
+from tritorch.distributed.tensor.plans import Call, rules, whole
 from tritorch.distributed.tensor.spec import pieces, whole_on_all
 from tritorch.errors import check
+from tritorch.ops import create
 from tritorch.tensor import Tensor
-
-mixing = []                                                              # not empty: ordinary tensors are the same on all processes
-
 
 def tensors_of(args):
     """All tensors among arguments, in order."""
@@ -48,12 +49,11 @@ def mesh_of(name, tensors):
 
 
 def spread_out(name, tensors, mesh):
-    """Ordinary tensors among DTensors as what they are: the same on all processes. That is so for those of one element, which programs
-    make of numbers, and for those that gradient rules make; others may be parts or differ, and are refused."""
+    """Ordinary tensors among DTensors as DTensors that are whole on each process, if they are the same on all; others are refused."""
     out = []
     for x in tensors:
         if not isinstance(x, DTensor):
-            if x.numel() != 1 and state.run is None and not mixing:
+            if not same_everywhere(x):
                 raise RuntimeError(f"{name}: got mixed tritorch.Tensor and DTensor, expected DTensors alone; use DTensor.from_local or "
                                    f"distribute_tensor for the tensor of shape {tuple(x.shape)}")
             x = made(x.detach(), mesh, whole_on_all(mesh), x.shape, x.strides)
@@ -65,6 +65,7 @@ def prepared(op, args):
     """(the call as rules see it, what the operator's body says)."""
     given = tensors_of(args)
     mesh = mesh_of(op.__name__, given)
+    args = chance.agreed(op, args, mesh, given[0].device)
     promise = op.body(*args)
     view = isinstance(promise, Tensor)
     outs = [(promise.shape, promise.dtype)] if view else [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
@@ -75,21 +76,30 @@ def result(call, plan):
     """The results, without history."""
     with no_grad():
         parts = [exchange.moved(x.storage.local, call.mesh, x.placements, need, x.shape) for x, need in zip(call.tensors, plan.needs)]
-        if plan.run is not None:
-            found = plan.run(call, plan, parts)
-        else:
-            found = call.op(*put_in(call.args, parts))
+        sizes = [pieces(shape, call.mesh, places)[0] for (shape, _), places in zip(call.outs, plan.outs)]
+        found = None if all(map(prod, sizes)) and all(map(prod, [x.shape for x in parts])) else _of_nothing(call, plan, parts, sizes)
+        if found is None:
+            found = call.op(*put_in(call.args, parts)) if plan.run is None else plan.run(call, plan, parts)
     found = found if isinstance(found, (tuple, list)) else (found,)
-    outs = []
-    for local, (shape, _), placements in zip(found, call.outs, plan.outs):
-        assert local.shape == pieces(shape, call.mesh, placements)[0], (call.op.__name__, local.shape, shape, placements, plan.needs)
-        outs.append(made(local.detach() if local.base is not None else local, call.mesh, placements, shape))
-    return outs
+    assert [x.shape for x in found] == sizes, (call.op.__name__, [x.shape for x in found], sizes, plan.needs, plan.outs)
+    return [made(local.detach() if local.base is not None else local, call.mesh, places, shape)
+            for local, (shape, _), places in zip(found, call.outs, plan.outs)]
+
+
+def _of_nothing(call, plan, parts, sizes):
+    """The results of a process that has no element of a tensor, if they have none either or are shares of a sum: implementations need not
+    know of all kinds of nothing."""
+    lacks = any(not x.numel() and whole.numel() for x, whole in zip(parts, call.tensors)) and not any(Partial() in p for p in plan.needs)
+    if all(not prod(size) or lacks and plan.run is None and Partial() in places for size, places in zip(sizes, plan.outs)):
+        device = parts[0].device if parts else call.mesh.device_type
+        return [create.zeros(size, dtype=dtype, device=device) for size, (_, dtype) in zip(sizes, call.outs)]
+    return None
 
 
 def call(op, args):
     """A call that makes its results."""
     seen, promise = prepared(op, args)
+    args = seen.args
     plan = rules.get(op.__name__, whole)(seen)
     outs = result(seen, plan)
     if isinstance(promise, Tensor) and outs[0].storage.local.storage is seen.tensors[0].storage.local.storage:
@@ -105,8 +115,8 @@ def call(op, args):
 def write(op, args, out):
     """A call in place or with out=."""
     outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-    found = [a for a in (*outs, *tensors_of(args))]
-    mesh = mesh_of(op.__name__, found)
+    mesh = mesh_of(op.__name__, (*outs, *tensors_of(args)))
+    args = chance.agreed(op, args, mesh, outs[0].device)
     promise = op.body(*args)
     promises = (promise,) if type(promise) is tuple else promise
     for o, p in zip(outs, promises):

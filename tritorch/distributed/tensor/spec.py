@@ -144,11 +144,14 @@ def whole_of(shape, strides, mesh, placements):
 
 def strides_like(shape, local):
     """Strides of a whole that lies in memory as this process's piece does."""
-    if local.is_contiguous():
-        return contiguous_strides(shape)
-    order, out, step = sorted(range(len(shape)), key=lambda d: (local.strides[d], -d)), [0] * len(shape), 1
-    for d in order:
-        if local.strides[d] or shape[d] == 1:
+    return contiguous_strides(shape) if local.is_contiguous() else in_order_of(local.strides, shape)
+
+
+def in_order_of(strides, shape):
+    """Strides without gaps for another shape, its dims in memory in the same order; what is repeated stays so."""
+    out, step = [0] * len(shape), 1
+    for d in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
+        if strides[d] or shape[d] == 1:
             out[d] = step
             step *= max(shape[d], 1)
     return tuple(out)
