@@ -10,6 +10,7 @@ from worlds import world
 import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
+from tritorch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from tritorch.distributed.fsdp import (
     FSDPModule,
     UnshardHandle,
@@ -193,8 +194,35 @@ def refused(rank, size):
         fully_shard(nn.Linear(2, 2), reshard_after_forward=1)
 
 
+def deferred(rank, size):
+    """A model without memory gets that of its shards alone, and numbers by one rank or by all."""
+    wanted = models.filled(Language(depth=1), torch.float64)
+    saved, step = {name: p.clone() for name, p in wanted.state_dict().items()}, once(wanted, 0)
+    for tells in (False, True):
+        with torch.device("meta"):
+            model = by_blocks(Language(depth=1).double())
+        with pytest.raises(RuntimeError, match="parameters with memory, got .*'blocks.0.norm.weight'.* on meta"):
+            once(model, 0, rank, size)
+        model.reset_iter_state()
+        if not tells:
+            model.to_empty(device="cpu")
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=tells)
+        set_model_state_dict(model, saved if rank == 0 or not tells else {}, options=options)
+        loss = once(model, 0, rank, size)
+        assert abs(models.average(loss.detach()).item() - step.item()) < 1e-12
+        for mine, p in zip(gradients(model), wanted.parameters()):
+            np.testing.assert_allclose(mine, p.grad.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def has_meta():
+    try:
+        return torch.empty(0, device="meta").is_meta
+    except RuntimeError:
+        return False
+
+
 def everything(rank, size):
-    for check in (unused, parameters, states, methods, fails, refused):
+    for check in (unused, parameters, states, methods, fails, refused, *[deferred] * has_meta()):
         check(rank, size)
 
 

@@ -35,15 +35,11 @@ class Cut:
         self.own = (*self.shape[:dim], mine, *self.shape[dim + 1:])      # the shape of this rank's part
         self.outer, rest = layout(self.shape[:dim])[2], layout(self.shape[dim + 1:])[2]
         self.inner, self.count = self.rows * rest, self.outer * self.rows * rest
-        self.start, self.full, self.collected = 0, None, None           # collected: the gradient so far, in the dtype of the reduction
+        self.start, self.full, self.collected = 0, None, None            # collected: the gradient so far, in the dtype of the reduction
+        self.name = places[0][1]                                         # in its module, and later in the root
         part = parameter.detach().narrow(dim, first, mine)
         self.sharded = sharded_parameter(part, parameter, meshes, Shard(dim))
         self.register(self.sharded)
-
-    @property
-    def name(self):
-        """The name in its module."""
-        return self.places[0][1]
 
     def register(self, parameter):
         """Let the modules have `sharded` or `full`."""

@@ -62,6 +62,9 @@ class State:
             for group in self.groups:
                 group.home = None
         self._share(states)
+        names = {id(p): name for name, p in root.named_parameters()}
+        for cut in [cut for state in states for group in state.groups for cut in group.cuts]:
+            cut.name = names.get(id(cut.registered()), cut.name)
         for state in states:
             for group in state.groups:
                 group.prepare()
