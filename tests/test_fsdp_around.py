@@ -201,7 +201,7 @@ def deferred(rank, size):
     for tells in (False, True):
         with torch.device("meta"):
             model = by_blocks(Language(depth=1).double())
-        with pytest.raises(RuntimeError, match="parameters with memory, got \['embedding.weight', .* on meta"):
+        with pytest.raises(RuntimeError, match=r"parameters with memory, got \['embedding.weight', .* on meta"):
             once(model, 0, rank, size)
         model.reset_iter_state()
         if not tells:
