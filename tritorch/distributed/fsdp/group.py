@@ -164,8 +164,9 @@ class Group:
         """Sharded again. Inside of a backward pass, where a checkpoint runs forward again, what comes next needs the parameters."""
         if state.run is None:
             self.reshard()
-            self.places.append(len(self.communication.order))
-            self.communication.order.append(weakref.ref(self))
+            if state.grad:                                               # else no backward pass comes, which forgets it
+                self.places.append(len(self.communication.order))
+                self.communication.order.append(weakref.ref(self))
         self.phase = Phase.IDLE
 
     # -------------------------------------------------------------- backward
