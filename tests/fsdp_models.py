@@ -24,10 +24,10 @@ class Hidden:
 class Block(nn.Module):
     """A transformer block, of sizes that few numbers divide."""
 
-    def __init__(self, width=WIDTH):
+    def __init__(self, width=WIDTH, inner=13):
         super().__init__()
         self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width, bias=False)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 13), nn.GELU(), nn.Linear(13, width))
+        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
 
     def attend(self, x):
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)

@@ -6,7 +6,7 @@ import weakref
 import fsdp_models as models
 import numpy as np
 import pytest
-from fsdp_models import Few, Inside, Language, Wrapped, batch, by_blocks, full, loss_of, once, sgd, train, twice, whole
+from fsdp_models import Block, Few, Inside, Language, Wrapped, batch, by_blocks, full, loss_of, once, sgd, train, twice, whole
 from worlds import world
 
 import tritorch as torch
@@ -14,6 +14,7 @@ from tritorch import distributed as dist
 from tritorch import nn
 from tritorch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from tritorch.distributed.tensor import Shard
+from tritorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 
 # ------------------------------------------------------------------ ways of training
@@ -73,6 +74,19 @@ def replicated(shard, model, **options):
     return shard(model, mesh=mesh, **options)
 
 
+def beside_tensor_parallelism(model, **options):
+    """Layers that pairs of ranks have cut between them already."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    for block in model.blocks:
+        parallelize_module(block.mlp, mesh["tp"], {"1": ColwiseParallel(), "3": RowwiseParallel()})
+    return by_blocks(model, mesh=mesh["dp"], **options)
+
+
+def in_pairs(model, step, rank, size):
+    """Ranks of a pair have the same part of the batch."""
+    return once(model, step, rank // 2, max(size // 2, 1))
+
+
 def own_optimizers(model, step, *place):
     """The optimizer steps in backward, as soon as the gradient of a shard is there."""
     if step == 0:
@@ -103,6 +117,8 @@ WAYS = {
         (Language, {"shard": several, "passes": accumulated}),
         (Few, {"shard": whole, "steps": 3}),
         (Language, {"reshard_after_forward": 2, "passes": twice}),
+        (functools.partial(Language, functools.partial(Block, inner=14)), {"shard": beside_tensor_parallelism,
+         "passes": in_pairs, "reshard_after_forward": True}),
         (Language, {"shard": functools.partial(replicated, by_blocks), "clip": 0.1}),
         (Language, {"shard": functools.partial(replicated, by_blocks), "passes": in_replicas}),
     ],

@@ -6,10 +6,10 @@ shows their storage, whose memory is given back when the group is sharded again,
 """
 from tritorch import distributed as dist
 from tritorch.device import cpu
-from tritorch.nn.parameter import Parameter
 from tritorch.ops.copy import pinned
 from tritorch.ops.create import empty, zeros
 from tritorch.storage import exchange
+from tritorch.tensor import strided
 
 ALIGNED = 16                                                             # elements: launches read up to 16 bytes at once
 
@@ -82,14 +82,14 @@ class Flat:
             return
         self.storage = whole.storage
         for cut in self.cuts:
-            cut.full = Parameter(cut.view(self.storage, self.kind), cut.sharded.requires_grad)
+            cut.show(self.storage, self.kind)
 
     def release(self):
         """Give the memory of the whole parameters back."""
         if self.storage is not None and self.storage.nbytes:
             exchange(self.storage, empty(0, dtype=self.kind, device=self.device).storage)
             for cut in self.cuts:
-                cut.full._array = cut.full.form = None
+                cut.forget_memory()
 
     # -------------------------------------------------------------- fewer ranks after forward
     def keep(self, group):
@@ -105,11 +105,10 @@ class Flat:
 
     def _regions(self, size, whole=None):
         """(start and number of elements in a row of what `size` ranks have, the whole parameter in as many rows) of each parameter."""
-        memory = self.cuts[0].full if whole is None else whole
+        storage = self.storage if whole is None else whole.storage
         for cut in self.cuts:
-            n = cut.count * self.ranks // size
-            where = cut.start * self.ranks
-            yield where // size, n, memory.detach().as_strided((size, n), (n, 1), where)
+            n, where = cut.count * self.ranks // size, cut.start * self.ranks
+            yield where // size, n, strided(storage, (size, n), (n, 1), where, self.kind)
 
 
 def flats_of(cuts, ranks, dtype_of, device, offload):

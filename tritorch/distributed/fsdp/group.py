@@ -13,7 +13,7 @@ from tritorch.distributed.fsdp.meshes import NAME
 from tritorch.distributed.fsdp.policies import CPUOffloadPolicy
 from tritorch.distributed.fsdp.reduction import Reduction
 from tritorch.errors import check
-from tritorch.ops.create import zeros_like
+from tritorch.ops.create import zeros
 from tritorch.profiler.recorder import record_function
 
 
@@ -216,15 +216,16 @@ class Group:
 
     def _add_up(self):
         for cut in self.cuts:
-            if cut.collected is not None and cut.full._grad is not None:
-                cut.collected += cut.full._grad
+            grad = None if cut.collected is None else cut.grad()
+            if grad is not None:
+                cut.collected += grad
                 cut.full.grad = None
 
     def _collect(self):
         """Gradients that add up without travelling do so in the dtype of the reduction."""
         kind = self.mp_policy.reduce_dtype
         for cut in self.cuts:
-            grad = None if cut.full is None else cut.full._grad
+            grad = cut.grad()
             if kind is not None and grad is not None and grad.dtype is not kind:
                 cut.collected, cut.full.grad = grad.to(kind), None
 
@@ -234,9 +235,9 @@ class Group:
         for cut in self.cuts:
             if cut.full is None:
                 continue
-            grad = cut.collected if cut.collected is not None else cut.full._grad
+            grad = cut.collected if cut.collected is not None else cut.grad()
             if grad is None and self.unused_too and cut.full.requires_grad:
-                grad = zeros_like(cut.full)
+                grad = zeros(cut.shape, dtype=cut.full.dtype, device=self.device)
             cut.collected = cut.full.grad = None
             if grad is not None:
                 cuts, grads = found.setdefault((cut.sharded.dtype, self.mp_policy.reduce_dtype or grad.dtype), ([], []))

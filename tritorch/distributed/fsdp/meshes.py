@@ -19,7 +19,7 @@ class Meshes:
               error=AssertionError)
         self.mesh, self.shards = mesh, mesh.get_group(mesh.ndim - 1)
         self.replicas = mesh.get_group(0) if mesh.ndim == 2 else None
-        self.size, self.rank = self.shards.size(), self.shards.rank()
+        self.size, self.rank, self.joined = self.shards.size(), self.shards.rank(), {}   # joined: meshes with those of DTensors
 
     def after_forward(self, wanted):
         """The group among whose ranks parameters stay sharded after forward (`shards` for True), None where they are not."""

@@ -3,9 +3,10 @@ import weakref
 from itertools import count
 
 from tritorch.distributed.fsdp.meshes import NAME
-from tritorch.distributed.fsdp.shards import sharded_parameter
+from tritorch.distributed.fsdp.shards import Place, local_of, sharded_parameter
 from tritorch.distributed.tensor import Shard
 from tritorch.errors import check
+from tritorch.nn.parameter import Parameter
 from tritorch.shape import cdiv, layout
 from tritorch.tensor import strided
 
@@ -13,19 +14,19 @@ _origins = count()
 
 
 class Cut:
-    """A parameter cut along `dim` into one part a rank. `sharded` is the parameter that optimizers see, a DTensor of this rank's part;
-    `full`, once it has been gathered, the one that the module computes with. All parts have room for `count` elements, of which rows along
-    dim 0 may be left over."""
+    """A parameter, or what this rank has of a DTensor, cut along `dim` into one part a rank. `sharded` is the parameter that optimizers see,
+    a DTensor of this rank's part; `full`, once it has been gathered, the one that the module computes with. All parts have room for
+    `count` elements, of which rows along dim 0 may be left over."""
 
     def __init__(self, parameter, places, meshes, placement):
         self.places = [(weakref.ref(module), name) for module, name in places]
         self.origin = vars(parameter).setdefault("_fsdp_origin", next(_origins))        # known by modules of other groups, too
-        dim = 0 if placement is None else placement.dim + parameter.ndim * (placement.dim < 0)
+        dim, local = 0 if placement is None else placement.dim + parameter.ndim * (placement.dim < 0), local_of(parameter)
         check(0 <= dim < parameter.ndim, NAME, f"Shard of a dim of {places[0][1]}, which has {parameter.ndim}", placement,
               error=AssertionError)
-        check(parameter.is_contiguous(), NAME, "contiguous parameters", f"{places[0][1]} with strides {parameter.strides}",
+        check(local.is_contiguous(), NAME, "contiguous parameters", f"{places[0][1]} with strides {local.strides}",
               error=NotImplementedError)
-        self.shape, self.dim, self.ranks = tuple(parameter.shape), dim, meshes.size
+        self.shape, self.dim, self.ranks = tuple(local.shape), dim, meshes.size
         length = self.shape[dim]
         check(dim == 0 or length % meshes.size == 0, NAME, f"a size of dim {dim} that {meshes.size} divides", self.shape,
               error=NotImplementedError)
@@ -37,8 +38,8 @@ class Cut:
         self.inner, self.count = self.rows * rest, self.outer * self.rows * rest
         self.start, self.full, self.collected = 0, None, None            # collected: the gradient so far, in the dtype of the reduction
         self.name = places[0][1]                                         # in its module, and later in the root
-        part = parameter.detach().narrow(dim, first, mine)
-        self.sharded = sharded_parameter(part, parameter, meshes, Shard(dim))
+        self.place = Place(parameter, meshes, Shard(dim))
+        self.sharded = sharded_parameter(local.narrow(dim, first, mine), self.place, parameter)
         self.register(self.sharded)
 
     def register(self, parameter):
@@ -51,9 +52,20 @@ class Cut:
         module, name = self.places[0]
         return module()._parameters[name]
 
-    def view(self, storage, kind):
-        """The whole parameter in the memory of all of its group."""
-        return strided(storage, self.shape, layout(self.shape)[1], self.start * self.ranks, kind)
+    def show(self, storage, kind):
+        """Make what the module computes with, in the memory of all of its group."""
+        whole = strided(storage, self.shape, layout(self.shape)[1], self.start * self.ranks, kind)
+        self.full = Parameter(self.place.gathered(whole), self.sharded.requires_grad)
+
+    def forget_memory(self):
+        """The memory of `full` is another now."""
+        for x in (self.full,) if self.place.inner is None else (self.full, self.full.storage.local):
+            x._array = x.form = None
+
+    def grad(self):
+        """The gradient of `full`, as this rank has it, or None."""
+        grad = None if self.full is None else self.full._grad
+        return None if grad is None else self.place.local(grad)
 
     def part_in(self, memory):
         """This rank's part in the memory of its shards."""

@@ -3,9 +3,7 @@ from tritorch import distributed as dist
 from tritorch.cuda.event import Event
 from tritorch.device import cpu
 from tritorch.distributed.fsdp.flat import ALIGNED, starts
-from tritorch.distributed.fsdp.shards import as_dtensor
 from tritorch.distributed.options import ReduceOp
-from tritorch.distributed.tensor import Shard
 from tritorch.dtype import bfloat16, float32
 from tritorch.ops.copy import pinned
 from tritorch.ops.create import empty, zeros
@@ -86,7 +84,7 @@ class Reduction:
             part = strided(flat.storage, cut.own, cut.part_in(flat).strides, start, flat.dtype)
             old = cut.sharded._grad
             if old is None:
-                cut.sharded.grad = as_dtensor(part, self.meshes, cut.shape, Shard(cut.dim))
+                cut.sharded.grad = cut.place.spread(part)
             else:
                 old.storage.local.add_(part)
             call_hooks(cut.sharded)

@@ -10,7 +10,7 @@ from tritorch.distributed.fsdp.module import FSDPModule, state_of
 from tritorch.distributed.fsdp.parameter import Cut
 from tritorch.distributed.fsdp.policies import MixedPrecisionPolicy, OffloadPolicy
 from tritorch.distributed.fsdp.state import State
-from tritorch.distributed.tensor import DTensor, Shard
+from tritorch.distributed.tensor import Shard
 from tritorch.errors import check
 from tritorch.nn.container import ModuleDict, ModuleList
 from tritorch.nn.module import Module
@@ -38,9 +38,9 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
     * `ignored_params`: a set of parameters that stay what they are.
 
     The module is of another class then, FSDP and its name, a subclass of its own and of FSDPModule. Parameters that modules share must be
-    in one group. They may be frozen, be used several times, and be in `utils.checkpoint`. Raises ValueError for meshes of more dims, for
-    containers without a forward and for parameters of no dims, NotImplementedError for uneven shards of other dims than 0 and for
-    parameters that are DTensors already.
+    in one group. They may be frozen, be used several times, be in `utils.checkpoint`, and be DTensors of tensor parallelism on another
+    part of the same mesh, whose parts are cut then. Raises ValueError for meshes of more dims, for containers without a forward and for
+    parameters of no dims, NotImplementedError for uneven shards of other dims than 0.
 
     >>> import tritorch as torch
     >>> from tritorch import distributed as dist, nn
@@ -130,7 +130,6 @@ def found_in(modules, ignored):
             check(not isinstance(p, UninitializedParameter), NAME, "parameters of known shapes", name,
                   use="a forward pass of the module before")
             check(p.ndim > 0, NAME, "parameters of at least one dim", name, use="one element instead of a scalar", error=ValueError)
-            check(not isinstance(p, DTensor), NAME, "parameters that are plain tensors", f"{name}, a DTensor", error=NotImplementedError)
             places.setdefault(p, []).append((module, name))
         buffers.update((id(b), b) for b in module._buffers.values() if b is not None)
     return places, list(buffers.values())
