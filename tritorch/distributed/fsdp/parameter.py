@@ -14,8 +14,8 @@ _origins = count()
 
 
 class Cut:
-    """A parameter, or what this rank has of a DTensor, cut along `dim` into one part a rank. `sharded` is the parameter that optimizers see,
-    a DTensor of this rank's part; `full`, once it has been gathered, the one that the module computes with. All parts have room for
+    """A parameter, or what this rank has of a DTensor, cut along `dim` into one part a rank. `sharded` is the parameter that optimizers
+    see, a DTensor of this rank's part; `full`, once it has been gathered, the one that the module computes with. All parts have room for
     `count` elements, of which rows along dim 0 may be left over."""
 
     def __init__(self, parameter, places, meshes, placement):
