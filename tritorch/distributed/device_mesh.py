@@ -29,6 +29,7 @@ class DeviceMesh:
         check(len(np.unique(self._ranks)) == self._ranks.size, "DeviceMesh", "each rank once", self._ranks.tolist(), error=ValueError)
         self._strides = tuple(s // self._ranks.itemsize for s in self._ranks.strides)
         self._groups = self._made(backend_override or ()) if _groups is None else list(_groups)
+        self._hash = None
         self._root, self._flattened = _root, {}                          # of a part: the whole; of a whole: name -> (its dims, their group)
         place = np.argwhere(self._ranks == get_rank())
         self._place = tuple(place[0].tolist()) if len(place) else None
@@ -93,7 +94,9 @@ class DeviceMesh:
         return self is other or isinstance(other, DeviceMesh) and self._key() == other._key()
 
     def __hash__(self):
-        return hash(self._key())
+        if self._hash is None:
+            self._hash = hash(self._key())
+        return self._hash
 
     def _key(self):
         return self.device_type, self.mesh_dim_names, self.shape, tuple(self._ranks.flat)
@@ -146,7 +149,8 @@ class DeviceMesh:
         if name not in root._flattened:
             rest = [d for d in range(root.ndim) if d not in dims]
             rows = root._ranks.transpose(*rest, *dims).reshape(-1, self.size())
-            (group,) = DeviceMesh(self.device_type, rows, _groups=[None, None])._made([(None, None), _override(backend_override)], [1], name)
+            lines = DeviceMesh(self.device_type, rows, _groups=[None, None])
+            (group,) = lines._made([(None, None), _override(backend_override)], [1], name)
             root._flattened[name] = dims, group
         return root[name]
 
