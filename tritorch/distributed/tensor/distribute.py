@@ -56,8 +56,10 @@ def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_ran
     local = tensor.detach()
     if local.device.type != mesh.device_type:
         local = local.to(mesh.device_type)
+    if mesh.get_coordinate() is None:
+        local = local.new_empty(0)                                       # who is not in the mesh has nothing
     with no_grad():
-        for k, p in enumerate(placements):
+        for k, p in enumerate(placements) if mesh.get_coordinate() is not None else ():
             local = _handed_out(local, mesh.get_group(k), p, src_data_rank)
     return dtensor.made(local, mesh, placements, tensor.shape, None).requires_grad_(tensor.requires_grad)
 

@@ -77,7 +77,9 @@ class DTensor(Tensor):
         gradients = None if grad_placements is None else checked("from_local", mesh, grad_placements, local_tensor.ndim)
         if shape is None:
             shape, stride = whole_of(local_tensor.shape, local_tensor.strides, mesh, placements)
-        if run_check:
+        if mesh.get_coordinate() is None:
+            local_tensor = local_tensor.detach().new_empty(0).requires_grad_(local_tensor.requires_grad)
+        elif run_check:
             local_tensor = distribute.same_parts(local_tensor, mesh, placements)
         if not (state.grad and local_tensor.requires_grad):
             return made(local_tensor.detach(), mesh, placements, shape, stride)
