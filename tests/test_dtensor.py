@@ -21,7 +21,7 @@ def refusal(call, kind=RuntimeError):
 
 
 # ------------------------------------------------------------------ what they are
-def basics(rank, size):
+def basics(rank, size, path):
     from tritorch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 
     mesh, x = init_device_mesh("cpu", (size,)), torch.arange(15.0).view(5, 3)
@@ -46,8 +46,12 @@ def basics(rank, size):
     assert "redistribute" in refusal(lambda: distribute_tensor(d, mesh, [Shard(1)]), ValueError)
     with dist.init_device_mesh("cpu", (size,)):
         assert distribute_tensor(x).placements == (Replicate(),)
-    again = pickle.loads(pickle.dumps(d.to_local())), copy.deepcopy(d.requires_grad_())
-    assert torch.equal(again[0], d.to_local()) and isinstance(again[1], DTensor) and again[1].requires_grad
+    copies = [pickle.loads(pickle.dumps(d)), copy.deepcopy(d.requires_grad_()), torch.nn.Parameter(d)]
+    torch.save({"d": d, "p": copies[2]}, path / str(rank))               # each process its part
+    copies += torch.load(path / str(rank)).values()
+    for again in copies:
+        assert torch.equal(again.to_local(), d.to_local()) and again.placements == d.placements and again.device_mesh == mesh
+    assert copies[1].requires_grad and isinstance(copies[-1], nn.Parameter) and isinstance(copies[-1], DTensor)
     writes(mesh, x, rank)
     gradients(mesh, x, rank)
     training(mesh)
@@ -155,7 +159,7 @@ def factories(mesh, rank):
 
 
 def test_basics(tmp_path):
-    world(basics, 2, tmp_path)
+    world(basics, 2, tmp_path, tmp_path)
 
 
 # ------------------------------------------------------------------ two mesh dims

@@ -12,7 +12,8 @@ from tritorch.distributed.tensor.dtensor import DTensor, Gathered, made, of_spec
 from tritorch.distributed.tensor.lists import lists  # noqa: F401 the interpreter calls it
 from tritorch.distributed.tensor.mixing import same_everywhere
 from tritorch.distributed.tensor.placement_types import Partial
-from tritorch.distributed.tensor.plans import Call, rules, whole
+from tritorch.distributed.tensor.plans import Call
+from tritorch.distributed.tensor.pointwise import rule_of
 from tritorch.distributed.tensor.spec import pieces, whole_on_all
 from tritorch.dtype import get_default_dtype
 from tritorch.errors import check
@@ -107,7 +108,7 @@ def way_of(op, args):
     view = isinstance(promise, Tensor)
     outs = [(promise.shape, promise.dtype)] if view else [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
     tensors = spread_out(op.__name__, given, mesh)
-    found = Way(rules.get(op.__name__, whole)(Call(op, args, tensors, outs, mesh)), outs, mesh, view)
+    found = Way(rule_of(op)(Call(op, args, tensors, outs, mesh)), outs, mesh, view)
     if key is not None:
         if len(ways) >= KEPT:
             ways.clear()
@@ -209,7 +210,7 @@ def write(op, args, out):
 def _written(seen, outs):
     """Run on the parts into the parts of the destinations where the plan can give them what placements they have, else copy."""
     wanted = [o.placements if isinstance(o, DTensor) else whole_on_all(seen.mesh) for o in outs]
-    direct = rules.get(seen.op.__name__, whole)
+    direct = rule_of(seen.op)
     plan = direct(seen, wanted) if getattr(direct, "to_order", False) and all(isinstance(o, DTensor) for o in outs) else None
     if plan is not None and plan.run is None:
         parts = [exchange.moved(x.storage.local, seen.mesh, x.placements, need, x.shape) for x, need in zip(seen.tensors, plan.needs)]
