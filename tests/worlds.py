@@ -47,7 +47,7 @@ def world(fn, size, tmp_path, *args, timeout=PATIENCE):
         process.start()
         there.close()
         ranks.append((process, here))
-    until, results = time.monotonic() + 600, []
+    until, results = time.monotonic() + 60, []
     try:
         for _, here in ranks:
             if not here.poll(max(until - time.monotonic(), 0)):

@@ -1,4 +1,6 @@
 """DeviceMesh: the ranks of a world as an n-dimensional array, with a process group along each row of each dim."""
+import weakref
+
 import numpy as np
 
 from tritorch.device import cpu
@@ -29,9 +31,12 @@ class DeviceMesh:
         check(len(np.unique(self._ranks)) == self._ranks.size, "DeviceMesh", "each rank once", self._ranks.tolist(), error=ValueError)
         self._strides = tuple(s // self._ranks.itemsize for s in self._ranks.strides)
         self._groups = self._made(backend_override or ()) if _groups is None else list(_groups)
+        self._hash = None
         self._root, self._flattened = _root, {}                          # of a part: the whole; of a whole: name -> (its dims, their group)
         place = np.argwhere(self._ranks == get_rank())
         self._place = tuple(place[0].tolist()) if len(place) else None
+        if None not in self._groups:
+            alive[self._key()] = self
 
     def _made(self, overrides, dims=None, name=None):
         """The group of each of the dims that has this process. All processes make all groups, in the same order. `overrides`: (backend,
@@ -93,7 +98,15 @@ class DeviceMesh:
         return self is other or isinstance(other, DeviceMesh) and self._key() == other._key()
 
     def __hash__(self):
-        return hash(self._key())
+        if self._hash is None:
+            self._hash = hash(self._key())
+        return self._hash
+
+    def __reduce__(self):
+        return mesh_of, (self.device_type, self._ranks.tolist(), self.mesh_dim_names)
+
+    def __deepcopy__(self, memo):
+        return self
 
     def _key(self):
         return self.device_type, self.mesh_dim_names, self.shape, tuple(self._ranks.flat)
@@ -146,7 +159,8 @@ class DeviceMesh:
         if name not in root._flattened:
             rest = [d for d in range(root.ndim) if d not in dims]
             rows = root._ranks.transpose(*rest, *dims).reshape(-1, self.size())
-            (group,) = DeviceMesh(self.device_type, rows, _groups=[None, None])._made([(None, None), _override(backend_override)], [1], name)
+            lines = DeviceMesh(self.device_type, rows, _groups=[None, None])
+            (group,) = lines._made([(None, None), _override(backend_override)], [1], name)
             root._flattened[name] = dims, group
         return root[name]
 
@@ -205,6 +219,13 @@ class DeviceMesh:
         return self._place
 
 
+def mesh_of(device_type, ranks, names):
+    """The mesh of these ranks and names that this process has, or a new one, which all processes have to make: what was pickled."""
+    key = device_type, names, np.shape(ranks), tuple(np.ravel(ranks).tolist())
+    return alive.get(key) or DeviceMesh(device_type, ranks, mesh_dim_names=names)
+
+
+alive = weakref.WeakValueDictionary()                                    # meshes by what makes them equal
 entered = []                                                             # the meshes of the `with` blocks around, innermost last
 
 

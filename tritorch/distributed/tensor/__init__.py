@@ -7,12 +7,13 @@ import importlib
 
 from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tritorch.distributed.tensor import placement_types
-from tritorch.distributed.tensor.dtensor import DTensor, distribute_tensor
+from tritorch.distributed.tensor.distribute import distribute_tensor
+from tritorch.distributed.tensor.dtensor import DTensor
 from tritorch.distributed.tensor.factories import empty, full, ones, rand, randn, zeros
 from tritorch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-__all__ = ["DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "debug", "distribute_module", "distribute_tensor", "empty",
-           "experimental", "full", "init_device_mesh", "ones", "parallel", "placement_types", "rand", "randn", "zeros"]
+__all__ = ["DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "debug", "distribute_module", "distribute_tensor",
+           "empty", "experimental", "full", "init_device_mesh", "ones", "parallel", "placement_types", "rand", "randn", "zeros"]
 
 
 def __getattr__(name):

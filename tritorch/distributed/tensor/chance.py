@@ -14,7 +14,7 @@ _met = set()                                                             # meshe
 
 def agreed(op, args, mesh, device):
     """The arguments of a random operator with the seed and offset of the mesh's first process, if this is the first call on it."""
-    places = [k for k, name in enumerate(op.names) if name in ("seed", "offset")]
+    places = [op.names.index(name) for name in ("seed", "offset")] if "seed" in op.names else []
     drops = op.names.index("dropout") if "dropout" in op.names and isinstance(args[op.names.index("dropout")], tuple) else None
     if not places and (drops is None or not args[drops][0]) or (mesh, device) in _met:
         return args

@@ -4,10 +4,8 @@ from copy import deepcopy
 
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
-from tritorch.distributed import collectives as dist
-from tritorch.distributed.device_mesh import DeviceMesh, entered
-from tritorch.distributed.tensor import exchange
-from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shard
+from tritorch.distributed.tensor import distribute, exchange
+from tritorch.distributed.tensor.placement_types import Partial, Replicate
 from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, strides_like, whole_of, whole_on_all
 from tritorch.errors import check
 from tritorch.memory_format import dense_strides
@@ -16,9 +14,13 @@ from tritorch.shape import layout
 from tritorch.storage import Spread, spread
 from tritorch.tensor import Tensor, alias, empty
 
-__all__ = ["DTensor", "distribute_tensor"]
+__all__ = ["DTensor"]
 
 _new = object.__new__
+
+
+class Gathered(RuntimeError):
+    """A write to what would be a view of whole tensors, and is a copy since its elements came from several processes."""
 
 
 class DTensor(Tensor):
@@ -70,13 +72,15 @@ class DTensor(Tensor):
         check(isinstance(local_tensor, Tensor), "from_local", "a tensor", type(local_tensor).__name__, error=TypeError)
         check(not isinstance(local_tensor, DTensor), "from_local", "a tensor of this process", "a DTensor", use="redistribute")
         check((shape is None) == (stride is None), "from_local", "both shape and stride, or none of them", "one")
-        mesh = device_mesh if device_mesh is not None else mesh_around(local_tensor.device.type)
+        mesh = device_mesh if device_mesh is not None else distribute.mesh_around(local_tensor.device.type)
         placements = checked("from_local", mesh, whole_on_all(mesh) if placements is None else placements, local_tensor.ndim)
         gradients = None if grad_placements is None else checked("from_local", mesh, grad_placements, local_tensor.ndim)
         if shape is None:
             shape, stride = whole_of(local_tensor.shape, local_tensor.strides, mesh, placements)
-        if run_check:
-            local_tensor = _same_everywhere(local_tensor, mesh, placements)
+        if mesh.get_coordinate() is None:
+            local_tensor = local_tensor.detach().new_empty(0).requires_grad_(local_tensor.requires_grad)
+        elif run_check:
+            local_tensor = distribute.same_parts(local_tensor, mesh, placements)
         if not (state.grad and local_tensor.requires_grad):
             return made(local_tensor.detach(), mesh, placements, shape, stride)
         return _FromLocal.apply(local_tensor, mesh, placements, tuple(shape), tuple(stride), gradients)
@@ -108,12 +112,15 @@ class DTensor(Tensor):
 
     # -------------------------------------------------------------- what tensors do otherwise
     def detach(self):
-        return alias(self, DTensor)
+        out = alias(self, DTensor)
+        if "_gathered" in self.__dict__:
+            out._gathered = True
+        return out
 
     @property
     def data(self):
         """The same memory without history and with a version of its own; assigning swaps the memory under this tensor."""
-        out = alias(self, DTensor)
+        out = self.detach()
         out.storage = self.storage.alias()
         return out
 
@@ -141,6 +148,17 @@ class DTensor(Tensor):
 
     def __array__(self, *args, **kwargs):
         self.numpy()
+
+    def __setitem__(self, index, value):
+        try:
+            Tensor.__setitem__(self, index, value)
+        except Gathered:                                                 # the elements are not this process's alone
+            wants = state.grad and (self.requires_grad or isinstance(value, Tensor) and value.requires_grad)
+            check(not wants, "setitem", "no gradients where a dim is written that is cut", "some", use="torch.where")
+            with no_grad():
+                whole = redistributed(self.detach(), whole_on_all(self.device_mesh)).clone()
+                Tensor.__setitem__(whole, index, value)
+                self.detach().copy_(whole)
 
     def __deepcopy__(self, memo):
         if id(self) not in memo:
@@ -192,13 +210,18 @@ class DTensor(Tensor):
 
 def made(local, mesh, placements, shape, strides=None):
     """The DTensor of a part, without checks. The part must have no history."""
+    shape, usual, _ = layout(shape if isinstance(shape, tuple) else tuple(shape))
+    strides = (usual if local.is_contiguous() else strides_like(shape, local)) if strides is None else tuple(strides)
+    return of_spec(local, DTensorSpec(mesh, placements, TensorMeta(shape, strides, local.dtype)))
+
+
+def of_spec(local, spec):
+    """The same, of which all is known."""
     if Spread.kind is None:
         from tritorch.distributed.tensor import resident  # noqa: F401
-    out = _new(DTensor)
-    shape, usual, count = layout(shape if isinstance(shape, tuple) else tuple(shape))
-    strides = (usual if local.is_contiguous() else strides_like(shape, local)) if strides is None else tuple(strides)
-    spec = DTensorSpec(mesh, placements, TensorMeta(shape, strides, local.dtype))
-    out.storage, out.shape, out.strides, out.dtype = spread(local, spec, count * local.dtype.itemsize), shape, strides, local.dtype
+    out, meta = _new(DTensor), spec.tensor_meta
+    out.shape, out.strides, out.dtype = meta
+    out.storage = spread(local, spec, layout(meta[0])[2] * meta[2].itemsize)
     out.offset = out.index = 0
     out.node = out.base = out.base_node = out._array = out.form = None
     return out
@@ -335,76 +358,3 @@ def whole_gradient(part):
         x = shaping.cat([g.new_zeros(around[0]), g, g.new_zeros(around[1])], dim)
         total = x if total is None else total + x
     return total
-
-
-# ------------------------------------------------------------------ from whole tensors
-def mesh_around(device_type):
-    """The mesh around, or one of all processes."""
-    return entered[-1] if entered else DeviceMesh(device_type, list(range(dist.get_world_size())))
-
-
-@no_grad()
-def _same_everywhere(x, mesh, placements):
-    """x after the checks that from_local makes where it is told to."""
-    facts = create.tensor([x.ndim, *x.shape, *[0] * (16 - x.ndim)], device=x.device)
-    for k, p in enumerate(placements):
-        group = mesh.get_group(k)
-        found = exchange.gather(facts.reshape(1, -1), group, 0, group.size())
-        check(bool((found == facts).all()), "from_local", "parts of one shape", found[:, 1:1 + x.ndim].tolist())
-        if type(p) is Replicate:
-            x = x.detach().clone()
-            exchange.tell("broadcast", group)
-            dist.broadcast(x, group=group, group_src=0)
-    return x
-
-
-def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_rank=0):
-    """A whole tensor, spread over the processes: its values are those of rank `src_data_rank` along each dim of the mesh, or with None,
-    and then without communication, those that each process has. The result is a leaf.
-
-    >>> import tritorch as torch
-    >>> from tritorch import distributed as dist
-    >>> from tritorch.distributed.tensor import Shard, distribute_tensor
-    >>> mesh = dist.init_device_mesh("cpu", (1,))
-    >>> distribute_tensor(torch.eye(2), mesh, [Shard(0)]).sum().full_tensor()
-    tensor(2.)
-    >>> dist.destroy_process_group()
-    """
-    check(isinstance(tensor, Tensor), "distribute_tensor", "a tensor", type(tensor).__name__, error=TypeError)
-    mesh = device_mesh if device_mesh is not None else mesh_around(tensor.device.type)
-    placements = checked("distribute_tensor", mesh, whole_on_all(mesh) if placements is None else placements, tensor.ndim)
-    if isinstance(tensor, DTensor):
-        check(tensor.device_mesh == mesh, "distribute_tensor", f"a DTensor on the mesh {mesh}", tensor.device_mesh, error=ValueError)
-        check(tensor.placements == placements, "distribute_tensor", f"a DTensor placed {placements}", tensor.placements, error=ValueError,
-              use="redistribute")
-        return tensor
-    check(tensor.is_leaf, "distribute_tensor", "a leaf", f"the result of {tensor.grad_fn}", use="from_local, through which gradients flow")
-    local = tensor.detach()
-    if local.device.type != mesh.device_type:
-        local = local.to(mesh.device_type)
-    with no_grad():
-        for k, p in enumerate(placements):
-            local = _handed_out(local, mesh.get_group(k), p, src_data_rank)
-    return made(local, mesh, placements, tensor.shape, None).requires_grad_(tensor.requires_grad)
-
-
-def _handed_out(x, group, placement, source):
-    """This process's part along one dim of the mesh, from the values of rank `source`."""
-    size = group.size()
-    if source is not None and size > 1 and x.numel() and type(placement) is not Shard:
-        x = x.clone() if x.is_contiguous() else x.contiguous()
-        exchange.tell("broadcast", group)
-        dist.broadcast(x, group=group, group_src=source)
-    if type(placement) is Partial:
-        return exchange.shared(x, placement.reduce_op, group)
-    if type(placement) is Replicate:
-        return x
-    d = placement.dim
-    if source is None or size == 1 or not x.numel():
-        return x if size == 1 else exchange.piece(x, d, size, group.rank()).clone()      # not a view that keeps all of x alive
-    most, mine = -(-x.shape[d] // size), exchange.piece(x, d, size, group.rank()).shape[d]
-    out = empty((most, *x.shape[:d], *x.shape[d + 1:]), x.dtype, x.device)
-    parts = [exchange._padded(exchange._rows_first(exchange.piece(x, d, size, r), d), most) for r in range(size)]
-    exchange.tell("scatter", group)
-    dist.scatter(out, parts if group.rank() == source else None, group=group, group_src=source)
-    return exchange._rows_back(out[:mine] if mine != most else out, d)

@@ -1,7 +1,7 @@
 """New DTensors of sizes: zeros, ones, empty, full, rand, randn. Each process makes its part; random numbers are those that an ordinary
 tensor of the whole shape would get, so that they do not depend on the mesh."""
-from tritorch.distributed.tensor import chance
-from tritorch.distributed.tensor.dtensor import made, mesh_around, unset
+from tritorch.distributed.tensor.distribute import mesh_around
+from tritorch.distributed.tensor.dtensor import unset
 from tritorch.distributed.tensor.spec import checked, whole_on_all
 from tritorch.errors import check
 from tritorch.layout import only_strided

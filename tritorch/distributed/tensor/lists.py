@@ -31,7 +31,7 @@ def lists(op, args):
     op(*given)
     if op.__name__ == "scale_by" and args[2] is not None:                # whether an element was infinite anywhere
         for mesh in meshes.values():
-            for k in range(mesh.ndim):
+            for k in range(mesh.ndim) if mesh.get_coordinate() is not None else ():
                 exchange.tell("all_reduce", mesh.get_group(k))
                 dist.all_reduce(args[2], ReduceOp.MAX, mesh.get_group(k))
     return None
@@ -75,7 +75,7 @@ def norms(op, tensors, power, parts):
     for (place, cut), some in groups.items():
         found = _norm(op, some, power)
         mesh = None if place is None else meshes[place]
-        for k in cut:
+        for k in cut if mesh is not None and mesh.get_coordinate() is not None else ():
             found = _joined(found, mesh.get_group(k), power)
         parts.setdefault(found.storage.device, []).append(made(found, mesh, whole_on_all(mesh), ()) if one else found)
 

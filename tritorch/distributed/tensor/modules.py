@@ -1,6 +1,7 @@
 """Modules whose parameters are DTensors."""
 from tritorch import nn
-from tritorch.distributed.tensor.dtensor import DTensor, distribute_tensor, mesh_around
+from tritorch.distributed.tensor.distribute import distribute_tensor, mesh_around
+from tritorch.distributed.tensor.dtensor import DTensor
 from tritorch.distributed.tensor.spec import whole_on_all
 from tritorch.errors import check
 

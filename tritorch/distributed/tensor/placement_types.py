@@ -10,7 +10,7 @@ __all__ = ["Partial", "Placement", "Replicate", "Shard"]
 
 
 class Placement:
-    """What Shard, Replicate and Partial have in common. They never change, and are equal if they say the same."""
+    """What Shard, Replicate and Partial have in common. They never change, and there is one object for all that say the same."""
 
     __slots__ = ()
 
@@ -26,6 +26,26 @@ class Placement:
         """Whether the values of the processes are still to be reduced, by `reduce_op` if that is given."""
         return False
 
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def _one(cls, made, key, **values):
+    """The object of a class for a key."""
+    found = made.get((cls, key))
+    if found is None:
+        found = object.__new__(cls)
+        for name, value in values.items():
+            setattr(found, name, value)
+        made[cls, key] = found
+    return found
+
+
+_placements = {}
+
 
 class Shard(Placement):
     """Each process has a piece of dim `dim`, as `torch.chunk` cuts it: all of ceil(n / processes) rows, but for the last ones.
@@ -37,9 +57,12 @@ class Shard(Placement):
 
     __slots__ = ("dim",)
 
-    def __init__(self, dim):
+    def __new__(cls, dim):
         check(isinstance(dim, int) and not isinstance(dim, bool), "Shard", "an int as dim", repr(dim), error=TypeError)
-        self.dim = dim
+        return _one(cls, _placements, dim, dim=dim)
+
+    def __reduce__(self):
+        return Shard, (self.dim,)
 
     def is_shard(self, dim=None):
         return dim is None or dim == self.dim
@@ -50,12 +73,6 @@ class Shard(Placement):
         most = -(-curr_local_size // num_chunks)
         first = min(most * rank, curr_local_size)
         return min(most, curr_local_size - first), first
-
-    def __eq__(self, other):
-        return type(other) is Shard and other.dim == self.dim
-
-    def __hash__(self):
-        return hash((Shard, self.dim))
 
     def __repr__(self):
         return f"Shard(dim={self.dim})"
@@ -69,14 +86,14 @@ class Replicate(Placement):
 
     __slots__ = ()
 
+    def __new__(cls):
+        return _one(cls, _placements, None)
+
+    def __reduce__(self):
+        return Replicate, ()
+
     def is_replicate(self):
         return True
-
-    def __eq__(self, other):
-        return type(other) is Replicate
-
-    def __hash__(self):
-        return hash(Replicate)
 
     def __repr__(self):
         return "Replicate()"
@@ -93,18 +110,15 @@ class Partial(Placement):
     ALL_REDUCE_OPS = ("sum", "avg", "max", "min", "product")
     LINEAR_REDUCE_OPS = ("sum", "avg")
 
-    def __init__(self, reduce_op="sum"):
-        check(reduce_op in self.ALL_REDUCE_OPS, "Partial", f"one of {', '.join(self.ALL_REDUCE_OPS)}", repr(reduce_op), error=ValueError)
-        self.reduce_op = reduce_op
+    def __new__(cls, reduce_op="sum"):
+        check(reduce_op in cls.ALL_REDUCE_OPS, "Partial", f"one of {', '.join(cls.ALL_REDUCE_OPS)}", repr(reduce_op), error=ValueError)
+        return _one(cls, _placements, reduce_op, reduce_op=reduce_op)
+
+    def __reduce__(self):
+        return Partial, (self.reduce_op,)
 
     def is_partial(self, reduce_op=None):
         return reduce_op is None or reduce_op == self.reduce_op
-
-    def __eq__(self, other):
-        return type(other) is Partial and other.reduce_op == self.reduce_op
-
-    def __hash__(self):
-        return hash((Partial, self.reduce_op))
 
     def __repr__(self):
         return f"Partial({self.reduce_op})"

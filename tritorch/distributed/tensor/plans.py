@@ -14,8 +14,8 @@ S = [Shard(d) for d in range(64)].__getitem__
 
 
 class Call:
-    """An operator's call as rules see it: `tensors` are its tensors in order, DTensors all, `outs` the (shape, dtype) of its results. `at` is
-    the mesh dim that a rule is asked for."""
+    """An operator's call as rules see it: `tensors` are its tensors in order, DTensors all, `outs` the (shape, dtype) of its results,
+    `at` the mesh dim that a rule is asked for."""
 
     __slots__ = ("op", "args", "tensors", "outs", "mesh", "where", "at")
 

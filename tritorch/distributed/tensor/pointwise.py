@@ -1,7 +1,6 @@
 """Rules of elementwise operators, copies and casts."""
-from tritorch.dispatch import registry
 from tritorch.distributed.tensor.placement_types import Partial, Shard
-from tritorch.distributed.tensor.plans import R, S, by_mesh_dim, rule, rules
+from tritorch.distributed.tensor.plans import R, S, by_mesh_dim, rule, rules, whole
 from tritorch.distributed.tensor.spec import in_order_of
 from tritorch.shape import layout
 from tritorch.tensor import Tensor
@@ -57,9 +56,15 @@ def elementwise(call, n):
 
 pointwise = by_mesh_dim(elementwise)
 pointwise.to_order = True
-for _name, _op in registry.items():
-    if _op.aliasable is True and _name not in OTHERS:
-        rules[_name] = pointwise
+
+
+def rule_of(op):
+    """The rule of an operator."""
+    found = rules.get(op.__name__)
+    if found is None:
+        ours = op.aliasable is True and op.__name__ not in OTHERS and op.__module__.startswith("tritorch.")
+        found = rules[op.__name__] = pointwise if ours else whole
+    return found
 
 
 # ------------------------------------------------------------------ copies

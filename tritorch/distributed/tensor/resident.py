@@ -1,5 +1,7 @@
 """The interpreter that sees, in every thread and below all others, which operators are called with DTensors. It is there once the first
 DTensor is made: programs without any do not pay for it."""
+import threading
+
 from tritorch.autograd import modes
 from tritorch.autograd.modes import State, state
 from tritorch.dispatch import Interpreter
@@ -10,7 +12,10 @@ from tritorch.tensor import Tensor
 
 
 class Resident(Interpreter):
-    """Hands calls with DTensors to `run`."""
+    """Hands calls with DTensors to `run`. It is one for all threads, each of which may have others below it."""
+
+    below = threading.local()
+    outer = property(lambda self: getattr(self.below, "outer", None), lambda self, other: setattr(self.below, "outer", other))
 
     def __call__(self, op, args, out):
         if out is not None and is_spread(out) or any(map(is_spread, args)):

@@ -2,7 +2,7 @@
 import warnings
 from fnmatch import fnmatch
 
-from tritorch.distributed.tensor.dtensor import mesh_around
+from tritorch.distributed.tensor.distribute import mesh_around
 from tritorch.distributed.tensor.parallel.style import ParallelStyle
 from tritorch.errors import check
 

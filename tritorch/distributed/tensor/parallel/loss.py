@@ -8,7 +8,8 @@ from tritorch.distributed.tensor.mixing import allowed
 def loss_parallel():
     """Inside, cross entropy of logits that are cut along their classes gathers none of them: the processes exchange three numbers a sample.
 
-    That is what it does outside, too: the context is there for programs that say so. The loss is Replicate, and backward need not be inside.
+    That is so outside, too; inside, targets and weights may be ordinary tensors, the same on all processes. The loss is Replicate, and
+    backward need not be inside.
 
     >>> import tritorch as torch
     >>> from tritorch import distributed as dist
@@ -22,7 +23,7 @@ def loss_parallel():
     (Shard(dim=1),)
     >>> dist.destroy_process_group()
     """
-    allowed.append(True)                                                  # targets may be ordinary tensors, the same on all processes
+    allowed.append(True)
     try:
         yield
     finally:

@@ -2,7 +2,8 @@
 from abc import ABC, abstractmethod
 
 from tritorch import nn
-from tritorch.distributed.tensor.dtensor import DTensor, distribute_tensor
+from tritorch.distributed.tensor.distribute import distribute_tensor
+from tritorch.distributed.tensor.dtensor import DTensor
 from tritorch.distributed.tensor.modules import distribute_module
 from tritorch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from tritorch.errors import check
