@@ -206,6 +206,10 @@ class Group:
                 with record_function("FSDP.reduce_scatter"):
                     self.communication.reduce(Reduction(self, cuts, grads, kind))
 
+    def has_gradients(self):
+        """Whether gradients have come since they were reduced."""
+        return self.reduce_grads and any(cut.full is not None and cut.full._grad is not None for cut in self.cuts)
+
     def _complete(self):
         """Gradients that the pass would hand out at its end, because streams meet in them or somebody wants to see them, come now."""
         run = state.run

@@ -87,7 +87,7 @@ class State:
 
     # -------------------------------------------------------------- forward
     def _before(self, module, args, kwargs):
-        if self.phase is Phase.BEFORE_BACKWARD:                          # a checkpoint that runs again what is in it
+        if self.phase is Phase.BEFORE_BACKWARD and not self._reduced():  # a checkpoint that runs again what is in it
             for group in self.groups:
                 group.unshard()
                 group.wait()
@@ -107,6 +107,10 @@ class State:
                     for group in state.groups:
                         group.fetch(Phase.FORWARD)
         return args, kwargs
+
+    def _reduced(self):
+        """Whether the gradients of an earlier forward have come already, in the backward pass that runs."""
+        return bool(self.groups) and all(group.phase is Phase.AFTER_BACKWARD for group in self.groups)
 
     def _root_before(self, args, kwargs):
         """What is done once for all states below the module whose forward begins."""
@@ -195,7 +199,7 @@ class State:
             for state in iteration.all():
                 state.left.clear()
                 for group in state.groups:
-                    if group.phase is not Phase.AFTER_BACKWARD:
+                    if group.phase is not Phase.AFTER_BACKWARD or group.has_gradients():
                         group.after_backward()
                     group.phase = Phase.IDLE
                 state.phase = Phase.IDLE
