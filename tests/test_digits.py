@@ -42,10 +42,11 @@ def test_processes_learn_together():
 
 
 @pytest.fixture
-def train_ddp(monkeypatch):
+def tutorial(monkeypatch):
+    """The tutorial of a name."""
     monkeypatch.syspath_prepend(ROOT / "tutorials")
     threads = tritorch.get_num_threads()
-    yield importlib.import_module("train_ddp")
+    yield importlib.import_module
     tritorch.set_num_threads(threads)
 
 
@@ -56,14 +57,35 @@ def part_of_batches(rank, size, tutorial):
     return losses, [s.tolist() for s in tutorial.checksum(model)]
 
 
-def test_processes_learn_from_parts_of_batches(train_ddp, tmp_path, capsys):
+def test_processes_learn_from_parts_of_batches(tutorial, tmp_path, capsys):
     """The tutorial on DistributedDataParallel: after a few steps all copies are equal; it also runs alone."""
+    train_ddp = tutorial("train_ddp")
     first, second = world(part_of_batches, 2, tmp_path, train_ddp)
     assert first == second and first[1][0] == first[1][1] and 2.0 < first[0][-1] < 2.4
     train_ddp.main(["--steps", "2"])
     step, equal, accuracy = capsys.readouterr().out.splitlines()
     assert step.startswith("step 2 loss 2.") and equal == "processes: 1, with equal parameters: True"
     assert accuracy.startswith("accuracy on 300 digits never seen: ")
+
+
+def shares(rank, size, tutorial):
+    tritorch.manual_seed(0)
+    model = tutorial.sharded(tutorial.Reader(depth=1))
+    training = tutorial.Training(model, tritorch.optim.AdamW(model.parameters(), lr=2e-3))
+    losses = list(tutorial.train_epoch(training, digits.datasets()[0], steps=4))
+    return losses, sum(p.to_local().numel() for p in model.parameters()), sum(p.numel() for p in model.parameters())
+
+
+def test_processes_hold_shares(tutorial, tmp_path, capsys):
+    """The tutorial on fully_shard: two processes learn the same, each with half of the network; it also runs alone, and goes on."""
+    train_fsdp = tutorial("train_fsdp")
+    first, second = world(shares, 2, tmp_path, train_fsdp)
+    assert first[0] == second[0] and 2.0 < first[0][-1] < 2.4 and first[1] + second[1] == first[2]
+    for _ in range(2):
+        train_fsdp.main(["--steps", "2", "--folder", str(tmp_path / "saved")])
+        share, epoch, accuracy = capsys.readouterr().out.splitlines()
+        assert share.startswith("processes: 1; this one holds 86122 of 86122 numbers; epochs done: 0") and epoch.startswith("epoch 1 loss")
+        assert accuracy.startswith("accuracy on 300 digits never seen: ")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import json
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from importlib import import_module
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from tritorch.nn.parameter import Parameter
 from tritorch.pytorch_pickles import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals  # noqa: F401
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
 from tritorch.shape import Size, extent
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, empty, strided
 
 MAP_LOCATION: TypeAlias = Callable[[Tensor, str], Tensor | None] | device | str | dict[str, str] | None
@@ -42,7 +44,8 @@ def save(obj, f, pickle_module=None, pickle_protocol=2, _use_new_zipfile_seriali
 
     `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices, Sizes, numpy's arrays and numbers, in dicts, OrderedDicts,
     Counters, lists, tuples and sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when
-    all is written. PyTorch's further arguments speak of pickles, and mean nothing here.
+    all is written. Of a DTensor each process writes its part, to a file of its own. PyTorch's further arguments speak of pickles, and mean
+    nothing here.
 
     >>> import os, tempfile, tritorch as torch
     >>> path = os.path.join(tempfile.mkdtemp(), "checkpoint")
@@ -71,7 +74,8 @@ class Encoder:
         if kind is float:
             return obj if math.isfinite(obj) else {"float": repr(obj)}
         if isinstance(obj, Tensor):
-            return self.encode_tensor(obj, path)
+            return {"spread": spread().encode(obj, lambda x: self.encode_tensor(x, path))} if type(obj.storage) is Spread else (
+                self.encode_tensor(obj, path))
         if kind in MAPPINGS or kind in SEQUENCES or kind is list:
             check(id(obj) not in self.open, "save", "an object without cycles", f"one at {path or 'the top'}", error=ValueError)
             check(depth < MAX_DEPTH, "save", f"a nest of at most {MAX_DEPTH} levels", f"more at {path[:80]}", error=ValueError)
@@ -143,6 +147,11 @@ class Encoder:
                 t = self.tensors[i]
                 places[i] = [name, [NAMES[t.dtype], list(t.shape), list(t.strides), t.offset - first // t.itemsize]]
         return out, places
+
+
+def spread():
+    """Who knows how DTensors are written."""
+    return import_module("tritorch.distributed.tensor.saved")
 
 
 def plain(kind):
@@ -272,6 +281,8 @@ class Decoder:
             return self.decode_tensor(node)
         need(len(node) == 1, "one type for a value", list(node))
         value = node[kind]
+        if kind == "spread":
+            return spread().decode(value, self.decode_tensor, self.memory is None)
         if kind in ("ndarray", "number"):
             return self.decode_array(kind, value)
         if kind in BUILDERS:

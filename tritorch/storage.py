@@ -132,6 +132,47 @@ class Unwritten(HostStorage):
         self.__class__ = HostStorage
 
 
+class Spread(Storage):
+    """Memory of a tensor of which this process has a part, the tensor `local`: `spec` says which (see distributed/tensor). As a whole it
+    has no bytes anywhere, so that what would read it as if it had is an error. Versions are counted where the part is."""
+
+    __slots__ = ("local", "spec")
+    kind = gradient = like = whole = on_whole = None                     # functions of who makes them: the class that stands for a class of
+    # tensors, what a leaf keeps of a gradient, unset tensors like one, a gradient that came in pieces, what functions make of whole tensors
+    owner, ptr = property(lambda self: self.local.storage.owner), property(lambda self: self.local.data_ptr())
+
+    @property
+    def version(self):
+        return self.local.storage.version
+
+    @version.setter
+    def version(self, value):
+        self.local.storage.version = value
+
+    @property
+    def writer(self):
+        return self.local.storage.writer
+
+    @writer.setter
+    def writer(self, value):
+        self.local.storage.writer = value
+
+    @property
+    def bytes(self):
+        raise RuntimeError("DTensor: expected an operator on whole tensors, got a tensor of which this process has a part; use to_local() "
+                           "for the part or full_tensor() for the whole")
+
+    def alias(self):
+        return spread(self.local.data, self.spec, self.nbytes)
+
+
+def spread(local, spec, nbytes):
+    """The memory of a tensor of so many bytes of which `local` is this process's part."""
+    out = Spread()
+    out.local, out.spec, out.device, out.nbytes, out._bytes = local, spec, local.storage.device, nbytes, None
+    return out
+
+
 def _unlocked():
     """In a forked process no thread of its parent is filling anything."""
     global _filling
@@ -192,3 +233,14 @@ def block_storage(block, nbytes, device):
     out = Storage()
     out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.ptr, 0, None
     return out
+
+
+def exchange(a, b):
+    """Two storages of one device change memory: tensors of the one show what those of the other have shown. Versions stay where they are,
+    so that what is saved for a gradient counts as it did. Tensors on the CPU that remember their array (`_array`) have to be told."""
+    if type(a) is DeviceStorage:
+        a.span, b.span = b.span, a.span
+        a.ptr, b.ptr = b.ptr, a.ptr
+    else:
+        (a.owner, a.nbytes), (b.owner, b.nbytes) = (b.owner, b.nbytes), (a.owner, a.nbytes)
+        a._bytes = b._bytes = None

@@ -12,7 +12,7 @@ from tritorch.device import cpu, meta
 from tritorch.errors import check, refused_size, switches, whole_numbers
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
-from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, meta_storage, next_seq
+from tritorch.storage import HostStorage, Spread, UntypedStorage, Unwritten, device_storage, host_storage, meta_storage, next_seq
 
 _new = object.__new__
 HOST = object()          # the form of tensors that are not on a CUDA device
@@ -338,7 +338,7 @@ def in_order(x, strides):
 
 def alias(x, cls):
     """The same memory and version as an object of `cls`, without history."""
-    out = _new(cls)
+    out = _new(cls if type(x.storage) is not Spread else Spread.kind(cls))
     out.storage = x.storage
     out.shape = x.shape
     out.strides = x.strides

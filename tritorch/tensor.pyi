@@ -3,6 +3,7 @@ import builtins
 from typing import Any
 from tritorch.storage import HostStorage as HostStorage
 from tritorch.shape import Size as Size
+from tritorch.storage import Spread as Spread
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch.storage import Unwritten as Unwritten
 

@@ -16,6 +16,7 @@ from tritorch.dtype import as_dtype, bfloat16, float16, float32, promote_types
 from tritorch.errors import check, switches
 from tritorch.ops.casting import cast_all
 from tritorch.ops.copy import copy_to
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, empty
 
 LOW = dict(matmul=2, addmm=3, linear=3, linear_activation=3, linear_slope=3, feed_forward_layers=5, convolution=3, attention=4,
@@ -121,7 +122,7 @@ class _Caster(Interpreter):
         """The cast of a region's first weight, and by the same kernel those of all that the last region which began with it needed."""
         weights = [weight for weight in [ref() for ref in _local.before[key]] if weight is not None and weight.requires_grad
                    and weight.is_leaf and weight.base is None and weight.is_contiguous() and weight.dtype is x.dtype
-                   and weight.storage.device is x.storage.device]
+                   and weight.storage.device is x.storage.device and type(weight.storage) is not Spread]
         if len(weights) < 2 or weights[0] is not x:
             return None
         lows = [empty(weight.shape, self.dtype, weight.storage.device) for weight in weights]

@@ -11,11 +11,12 @@ from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
-from tritorch.autograd.parts import Part, accumulating, whole
+from tritorch.autograd.parts import Part, accumulating, after, whole
 from tritorch.autograd.ways import leading_nodes, reachable, ways_to_hooks
 from tritorch.cuda.stream import chosen
 from tritorch.errors import check, sentence
 from tritorch.shape import is_dense, same_strides
+from tritorch.storage import Spread
 from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
 
 _getrefcount = sys.getrefcount
@@ -198,6 +199,8 @@ class Run:
             swaps[1] += 1
             if old is not None:
                 tensor._grad = old + g
+            elif type(g.storage) is Spread or type(tensor.storage) is Spread:
+                tensor._grad = Spread.gradient(g, tensor)
             elif sole and not self.create and same_strides(g.shape, g.strides, tensor.strides) and owns_memory(g):
                 tensor._grad = alias(g, Tensor)
             elif is_dense(tensor.shape, tensor.strides):                 # the layout of the leaf, as in PyTorch
@@ -270,17 +273,6 @@ def owns_memory(g):
     base = g.base
     alone = 2 if base is None or _getrefcount(base) > _IN_VARIABLE + 1 else 3        # references to the storage, with this question's own
     return _getrefcount(g.storage) == alone and g.storage.nbytes == g.nbytes
-
-
-def after(hooks, node, pairs, grads):
-    """The gradients of the inputs after the hooks on the node, which see one an input."""
-    made = {}
-    for edge, g in pairs:
-        for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
-            made[id(e)] = whole(v)
-    edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
-    results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
-    return [(e, v) for e, v in zip(edges, results) if e]
 
 
 def as_tuple(x):

@@ -10,7 +10,7 @@ import threading
 from tritorch.autograd.modes import state
 from tritorch.memory_format import dense_strides
 from tritorch.shape import is_dense
-from tritorch.storage import Storage
+from tritorch.storage import Spread, Storage
 from tritorch.tensor import Leaf, Tensor, empty, strided
 
 accumulating = threading.RLock()                                         # two passes may meet at a leaf
@@ -36,6 +36,8 @@ class Part:
 
     def whole(self):
         """The gradient as one tensor."""
+        if type(self.pieces[0][0].storage) is Spread:
+            return Spread.whole(self)
         pieces, dim = sorted(self.pieces, key=lambda piece: piece[2]), self.pieces[0][1]
         ends = [start + g.shape[dim] for g, _, start in pieces]
         apart = all(d == dim for _, d, _ in pieces) and all(end <= start for end, (_, _, start) in zip(ends, pieces[1:]))
@@ -58,6 +60,17 @@ class Part:
 def whole(g):
     """A gradient as a tensor."""
     return g.whole() if type(g) is Part else g
+
+
+def after(hooks, node, pairs, grads):
+    """The gradients of the inputs after the hooks on the node, which see one an input."""
+    made = {}
+    for edge, g in pairs:
+        for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
+            made[id(e)] = whole(v)
+    edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
+    results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
+    return [(e, v) for e, v in zip(edges, results) if e]
 
 
 def _joined(shape, dim, pieces):

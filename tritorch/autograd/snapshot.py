@@ -4,8 +4,8 @@ import sys
 from tritorch.autograd import places
 from tritorch.autograd.modes import state
 from tritorch.errors import GradientError, check
-from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten
-from tritorch.tensor import Leaf, Tensor, strided
+from tritorch.storage import DeviceStorage, HostStorage, Spread, Storage, Unwritten
+from tritorch.tensor import Leaf, Tensor, alias, strided
 
 
 class _Output:
@@ -13,7 +13,7 @@ class _Output:
 
 
 _OUTPUT = _Output()
-_STORAGES = (DeviceStorage, HostStorage, Storage, Unwritten)
+_STORAGES = (DeviceStorage, HostStorage, Storage, Unwritten, Spread)
 
 
 def pack(x, is_output=False, index=None):
@@ -37,7 +37,7 @@ def restore(node, packed, k):
     """What was packed as the k-th of a node, tensors with their place in the graph; one written in place since then is an error that
     names both sides."""
     kind = type(packed)
-    if kind is not tuple or not packed or type(packed[0]) not in _STORAGES:
+    if kind is not tuple or not packed or (home := type(packed[0])) not in _STORAGES:
         if kind is list:
             return tuple([restore(node, v, k) for v in packed])
         return packed.restore(node) if kind is _Hooked else packed
@@ -49,6 +49,8 @@ def restore(node, packed, k):
         if leaf is not None and leaf.storage is storage and leaf.node is past and leaf.shape is shape and leaf._tangents is tangents:
             return leaf
     out = strided(storage, shape, strides, offset, dtype)
+    if home is Spread:
+        out = alias(out, Tensor)
     out.node, out.index, out.form = node if past is _OUTPUT else past, index, form
     if tangents is not None:
         out._tangents = tangents

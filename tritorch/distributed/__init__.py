@@ -18,7 +18,7 @@ The processes of a world trust each other: who can reach the store's port can ta
 """
 import importlib
 
-from tritorch.distributed import nn, tensor
+from tritorch.distributed import nn
 from tritorch.distributed.backend import (
     Backend,
     BackendConfig,
@@ -130,6 +130,6 @@ __all__ = [
 
 def __getattr__(name):
     """What is built on collectives and on modules or optimizers loads when it is first asked for."""
-    if name in ("algorithms", "optim"):
+    if name in ("algorithms", "checkpoint", "fsdp", "optim", "tensor"):
         return importlib.import_module("tritorch.distributed." + name)
     raise AttributeError(f"module 'tritorch.distributed' has no attribute {name!r}")

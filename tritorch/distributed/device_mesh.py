@@ -1,4 +1,6 @@
 """DeviceMesh: the ranks of a world as an n-dimensional array, with a process group along each row of each dim."""
+import weakref
+
 import numpy as np
 
 from tritorch.device import cpu
@@ -14,11 +16,12 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 class DeviceMesh:
     """`mesh` is an array of ranks. All processes of the world make it, those that are not in it, too.
 
-    `mesh["name"]` is the part along the named dim, or several, that has this process. Two are equal if they have the same ranks, names and
-    device type.
+    `mesh["name"]` is the part along the named dim, or several, that has this process; `mesh["a", "b"]._flatten("ab")` makes one dim of
+    several, by whose name the whole mesh can be asked from then on. Two are equal if they have the same ranks, names and device type.
+    Inside of `with mesh:` it is the mesh of DTensors that are made without one.
     """
 
-    def __init__(self, device_type, mesh=None, *, mesh_dim_names=None, backend_override=None, _groups=None):
+    def __init__(self, device_type, mesh=None, *, mesh_dim_names=None, backend_override=None, _groups=None, _root=None):
         check(mesh is not None, "DeviceMesh", "an array of ranks", "none", error=TypeError)
         init_process_group() if not is_initialized() else None
         self.device_type, self.mesh_dim_names = device_type, None if mesh_dim_names is None else tuple(mesh_dim_names)
@@ -28,19 +31,25 @@ class DeviceMesh:
         check(len(np.unique(self._ranks)) == self._ranks.size, "DeviceMesh", "each rank once", self._ranks.tolist(), error=ValueError)
         self._strides = tuple(s // self._ranks.itemsize for s in self._ranks.strides)
         self._groups = self._made(backend_override or ()) if _groups is None else list(_groups)
+        self._hash = None
+        self._root, self._flattened = _root, {}                          # of a part: the whole; of a whole: name -> (its dims, their group)
+        place = np.argwhere(self._ranks == get_rank())
+        self._place = tuple(place[0].tolist()) if len(place) else None
+        if None not in self._groups:
+            alive[self._key()] = self
 
-    def _made(self, overrides):
-        """The group of each dim that has this process. All processes make all groups, in the same order. `overrides`: (backend, options)
-        of each dim."""
+    def _made(self, overrides, dims=None, name=None):
+        """The group of each of the dims that has this process. All processes make all groups, in the same order. `overrides`: (backend,
+        options) of each dim of the mesh."""
         check(len(overrides) in (0, self.ndim), "DeviceMesh", f"{self.ndim} overrides of backends", len(overrides))
         mine = []
-        for dim in range(self.ndim):
+        for dim in range(self.ndim) if dims is None else dims:
             rows = np.moveaxis(self._ranks, dim, -1).reshape(-1, self._ranks.shape[dim]).tolist()
             backend, options = overrides[dim] if overrides else (None, None)
             if sorted(rows[0]) == list(range(get_world_size())) and backend is options is None:
                 mine.append(_world.default)
                 continue
-            made = [new_group(row, backend=backend, pg_options=options, group_desc=f"mesh_{self._name(dim)}") for row in rows]
+            made = [new_group(row, backend=backend, pg_options=options, group_desc=f"mesh_{name or self._name(dim)}") for row in rows]
             mine += [group for group, row in zip(made, rows) if get_rank() in row]
         return mine
 
@@ -89,22 +98,95 @@ class DeviceMesh:
         return self is other or isinstance(other, DeviceMesh) and self._key() == other._key()
 
     def __hash__(self):
-        return hash(self._key())
+        if self._hash is None:
+            self._hash = hash(self._key())
+        return self._hash
+
+    def __reduce__(self):
+        return mesh_of, (self.device_type, self._ranks.tolist(), self.mesh_dim_names)
+
+    def __deepcopy__(self, memo):
+        return self
 
     def _key(self):
         return self.device_type, self.mesh_dim_names, self.shape, tuple(self._ranks.flat)
 
+    def __enter__(self):
+        entered.append(self)
+        return self
+
+    def __exit__(self, *exception):
+        entered.pop()
+
     # -------------------------------------------------------------- parts
+    def _get_root_mesh(self):
+        """The mesh that this one is a part of, or itself."""
+        return self if self._root is None else self._root
+
+    def _known(self):
+        """Name -> (dims of the whole mesh, group along them), of what this one can be asked for."""
+        root, own = self._get_root_mesh(), self.mesh_dim_names
+        found = {name: ((k,), group) for k, (name, group) in enumerate(zip(root.mesh_dim_names or (), root._groups)) if name in own}
+        for name, (dims, group) in root._flattened.items():
+            if name in own or all(root.mesh_dim_names[d] in own for d in dims):
+                found[name] = dims, group
+        return found
+
     def __getitem__(self, mesh_dim_names):
         check(self.mesh_dim_names is not None, "DeviceMesh", "mesh_dim_names to choose dims by", "none")
-        names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
-        dims = [self.mesh_dim_names.index(name) if name in self.mesh_dim_names else -1 for name in names]
-        check(dims and min(dims) >= 0, "DeviceMesh", f"names among {list(self.mesh_dim_names)}", names, error=KeyError)
-        check(dims == sorted(set(dims)), "DeviceMesh", "names in the order of the dims", names, error=KeyError)
-        place = self.get_coordinate()
-        check(place is not None, "DeviceMesh", "a process that is in the mesh", f"rank {get_rank()}")
-        ranks = self._ranks[tuple(slice(None) if dim in dims else place[dim] for dim in range(self.ndim))]
-        return DeviceMesh(self.device_type, ranks, mesh_dim_names=names, _groups=[self._groups[dim] for dim in dims])
+        names, known = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names), self._known()
+        check(names and all(name in known for name in names), "DeviceMesh", f"names among {list(known)}", names, error=KeyError)
+        dims = [d for name in names for d in known[name][0]]
+        check(len(set(dims)) == len(dims), "DeviceMesh", "names of different dims", names)
+        check(dims == sorted(dims), "DeviceMesh", "names in the order of the dims", names, error=KeyError)
+        root = self._get_root_mesh()
+        check(root._place is not None, "DeviceMesh", "a process that is in the mesh", f"rank {get_rank()}")
+        ranks = root._ranks[tuple(slice(None) if d in dims else root._place[d] for d in range(root.ndim))]
+        sizes = [[root._ranks.shape[d] for d in known[name][0]] for name in names]
+        if any(len(some) > 1 for some in sizes):
+            ranks = ranks.reshape([int(np.prod(some)) for some in sizes])
+        return DeviceMesh(self.device_type, ranks, mesh_dim_names=names, _groups=[known[name][1] for name in names], _root=root)
+
+    def _flatten(self, mesh_dim_name=None, backend_override=None):
+        """All dims as one, called `mesh_dim_name`, or by their names joined. All processes of the whole mesh call it."""
+        check(self.mesh_dim_names is not None, "_flatten", "mesh_dim_names", "none")
+        root, name = self._get_root_mesh(), mesh_dim_name or "_".join(self.mesh_dim_names)
+        dims = tuple(d for own in self.mesh_dim_names for d in self._known()[own][0])
+        if self.ndim == 1 and name in self.mesh_dim_names:
+            return self
+        check(name not in root.mesh_dim_names and root._flattened.get(name, (dims,))[0] == dims, "_flatten",
+              f"a name that none of {(*root.mesh_dim_names, *root._flattened)} has", repr(name), error=ValueError)
+        if name not in root._flattened:
+            rest = [d for d in range(root.ndim) if d not in dims]
+            rows = root._ranks.transpose(*rest, *dims).reshape(-1, self.size())
+            lines = DeviceMesh(self.device_type, rows, _groups=[None, None])
+            (group,) = lines._made([(None, None), _override(backend_override)], [1], name)
+            root._flattened[name] = dims, group
+        return root[name]
+
+    def _unflatten(self, dim, mesh_sizes, mesh_dim_names, backend_override=None):
+        """A dim as several of these sizes and names. All processes of the mesh call it."""
+        dim, sizes = self._dim("_unflatten", dim), tuple(mesh_sizes)
+        check(int(np.prod(sizes)) == self.shape[dim], "_unflatten", f"sizes whose product is {self.shape[dim]}", sizes, error=ValueError)
+        check(len(sizes) == len(mesh_dim_names), "_unflatten", f"{len(sizes)} mesh_dim_names", len(mesh_dim_names))
+        ranks = self._ranks.reshape(*self.shape[:dim], *sizes, *self.shape[dim + 1:])
+        names = (*(self.mesh_dim_names or ())[:dim], *mesh_dim_names, *(self.mesh_dim_names or ())[dim + 1:])
+        new = range(dim, dim + len(sizes))
+        out = DeviceMesh(self.device_type, ranks, mesh_dim_names=names, _groups=[None] * ranks.ndim)
+        given = _overrides(backend_override, tuple(mesh_dim_names), len(sizes)) if backend_override else [(None, None)] * len(sizes)
+        made = iter(out._made([given[d - dim] if d in new else (None, None) for d in range(ranks.ndim)], new))
+        out._groups = [next(made) if d in new else self._groups[d if d < dim else d - len(sizes) + 1] for d in range(ranks.ndim)]
+        return out
+
+    def _get_all_submeshes(self, mesh_dim_name):
+        """The parts along a dim, of all processes."""
+        dim = self._dim("_get_all_submeshes", mesh_dim_name)
+        rows = np.moveaxis(self._ranks, dim, -1).reshape(-1, self.shape[dim])
+        return [DeviceMesh(self.device_type, row, mesh_dim_names=(mesh_dim_name,), _groups=[self._groups[dim]], _root=self) for row in rows]
+
+    def _is_current_rank_part_of_mesh(self):
+        """Whether this process is in the mesh."""
+        return self._place is not None
 
     def _dim(self, name, mesh_dim):
         if mesh_dim is None:
@@ -134,8 +216,17 @@ class DeviceMesh:
 
     def get_coordinate(self):
         """This process's places along all dims, None if it is not in the mesh."""
-        found = np.argwhere(self._ranks == get_rank())
-        return tuple(found[0].tolist()) if len(found) else None
+        return self._place
+
+
+def mesh_of(device_type, ranks, names):
+    """The mesh of these ranks and names that this process has, or a new one, which all processes have to make: what was pickled."""
+    key = device_type, names, np.shape(ranks), tuple(np.ravel(ranks).tolist())
+    return alive.get(key) or DeviceMesh(device_type, ranks, mesh_dim_names=names)
+
+
+alive = weakref.WeakValueDictionary()                                    # meshes by what makes them equal
+entered = []                                                             # the meshes of the `with` blocks around, innermost last
 
 
 def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None, backend_override=None):
@@ -164,5 +255,10 @@ def _overrides(given, names, ndim):
         dim = names.index(key) if key in names else key
         check(isinstance(dim, int) and 0 <= dim < ndim and out[dim] == (None, None), "init_device_mesh",
               "dims, each once, by number or name in backend_override", repr(key))
-        out[dim] = (value, None) if isinstance(value, str) else value if isinstance(value, tuple) else (None, value)
+        out[dim] = _override(value)
     return tuple(out)
+
+
+def _override(value):
+    """(backend, options) of what may be given for a dim: a name, options, or both."""
+    return (value, None) if value is None or isinstance(value, str) else value if isinstance(value, tuple) else (None, value)

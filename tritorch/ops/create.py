@@ -19,6 +19,7 @@ from tritorch.ops.copy import check_fits
 from tritorch.pairs import Parts
 from tritorch.quiet import quietly
 from tritorch.shape import cdiv, ordered_strides
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
@@ -165,6 +166,8 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     try:
         strides = copy.like_strides("empty_like", input, memory_format)
         place = input.device if device is None else as_device(device)
+        if type(input.storage) is Spread:
+            return _finish(Spread.like(input, types.chosen(dtype, input.dtype), place), requires_grad)
         return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
     except Exception as error:
         return answered(error)
@@ -364,6 +367,8 @@ def new_tensor(input, data, *, dtype=None, device=None, requires_grad=False, lay
 
 def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`full` with this tensor's dtype and device."""
+    if type(input.storage) is Spread:
+        return input.new_full(size, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
     dtype, device = types.chosen(dtype, input.dtype), device or input.device
     return full(size, fill_value, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
@@ -380,6 +385,8 @@ def new_ones(input, *sizes, size=None, dtype=None, device=None, requires_grad=Fa
 
 def new_empty_method(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`empty` with this tensor's dtype and device."""
+    if type(input.storage) is Spread:
+        return input.new_empty(_sizes(sizes, size), dtype=dtype, device=device, requires_grad=requires_grad)
     dtype, device = types.chosen(dtype, input.dtype), device or input.device
     return empty(_sizes(sizes, size), dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 

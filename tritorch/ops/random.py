@@ -31,6 +31,7 @@ from tritorch.ops.poisson import random_poisson
 from tritorch.ops.sorting import searchsorted
 from tritorch.ops.within import HUGE, TINY, within
 from tritorch.shape import broadcast_shapes, contiguous_strides, numel
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, empty, empty_like
 
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
@@ -63,6 +64,7 @@ def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
     """As `made`, for the shape, dtype, device and order of dims of x."""
     strides, device = like_strides("rand_like", x, memory_format), x.device if device is None else as_device(device)
     out = None if strides == contiguous_strides(x.shape) else empty(x.shape, chosen(dtype, x.dtype), device, strides)
+    out = Spread.like(x, chosen(dtype, x.dtype), device) if type(x.storage) is Spread else out
     return made(fill, x.shape, a, b, chosen(dtype, x.dtype), device, generator, out, requires_grad)
 
 

@@ -10,6 +10,7 @@ from tritorch.keywords import also
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, own_dim, wrap_dim
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, empty
 
 
@@ -162,6 +163,8 @@ def unfold_samples(make):
 # ------------------------------------------------------------------ their gradients: zeros with a part filled in
 def _into_zeros(g, shape, take):
     """Zeros of `shape` whose part `take` is g."""
+    if type(g.storage) is Spread:
+        return Spread.on_whole(lambda g: _into_zeros(g, shape, take), g)
     out = empty(shape, g.dtype, g.device).zero_()
     take(out).copy_(g)
     return out
@@ -189,6 +192,8 @@ def diagonal_backward(g, shape, offset, dim1, dim2):
 def as_strided_backward(g, shape, strides, base_offset, size, stride, offset):
     """Elements that several places of the view read get the sum of their gradients; elements of the input that share
     memory share the gradient evenly, as in PyTorch."""
+    if type(g.storage) is Spread:
+        return Spread.on_whole(lambda g: as_strided_backward(g, shape, strides, base_offset, size, stride, offset), g)
     low = min(base_offset, offset)
     room = max(base_offset + extent(shape, strides), offset + extent(size, stride)) - low
     flat = empty((room,), g.dtype, g.device).zero_()
