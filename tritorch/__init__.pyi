@@ -22,8 +22,10 @@ from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
 from tritorch import _dynamo as _dynamo
 from tritorch import _inductor as _inductor
+from tritorch import _ops as _ops
 from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
+from tritorch import alias as alias
 from tritorch import amp as amp
 from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
@@ -614,6 +616,9 @@ def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
     ...
 def as_tensor(data, dtype=..., device=...) -> Any:
     """`data` as a tensor, sharing memory (and, for tensors, history) when dtype and device allow it."""
+    ...
+def as_torch() -> Any:
+    """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are"""
     ...
 def asarray(obj, *, dtype=..., device=..., copy=..., requires_grad=...) -> Any:
     """`obj` as a tensor: tensors, numpy and DLPack arrays, CUDA arrays, buffers, numbers and nested sequences."""

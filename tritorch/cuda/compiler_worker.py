@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<q")           # before a question, so that one that ca
 def start() -> subprocess.Popen:
     """Start a process that sees the modules this one sees. Ctrl-C does not reach it: it ends when its stdin does."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    alias = "import sys, tritorch; sys.modules['torch'] = tritorch; " if sys.modules.get("torch") is sys.modules["tritorch"] else ""
+    alias = "import tritorch; tritorch.as_torch(); " if sys.modules.get("torch") is sys.modules["tritorch"] else ""
     command = [sys.executable, "-c", f"{alias}from tritorch.cuda.compiler_worker import serve; serve()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
