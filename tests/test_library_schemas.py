@@ -173,6 +173,37 @@ def test_kernels_can_be_switched_off_and_classes_have_their_own():
     assert torch.vmap(kind)(torch.zeros(2, 3)).tolist() == [[2, 2, 2]] * 2
 
 
+def test_packages_that_have_a_triton_op_of_their_own():
+    from tritorch._library import triton
+    from tritorch._subclasses import functional_tensor
+
+    def fn(x):
+        assert not triton.is_wrap_triton_enabled()
+        return x * 2
+
+    def run(x):
+        with triton.set_wrap_triton_enabled(False):
+            return fn(x)
+
+    op = custom_op("told::own", run, mutates_args=(), schema="(Tensor x) -> Tensor")
+    op.register_torch_dispatch(functional_tensor.FunctionalTensorMode, lambda mode, op, types, args, kwargs: None)
+    assert op(torch.ones(2)).tolist() == [2, 2] and triton.is_wrap_triton_enabled()
+    assert torch._disable_dynamo is torch.compiler.disable
+
+
+def test_placements_are_values():
+    from tritorch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+    from tritorch.distributed.tensor.parallel import ParallelStyle
+
+    assert repr([Shard(1), Replicate(), Partial()]) == "[Shard(dim=1), Replicate(), Partial(sum)]" and str(Shard(2)) == "S(2)"
+    assert Shard(1) == Shard(1) != Shard(0) and Shard(1).is_shard(1) and not Shard(1).is_shard(0) and Partial("avg").is_partial("avg")
+    assert len({Shard(1), Shard(1), Replicate(), Partial(), Partial("sum")}) == 3 and isinstance(Partial(), Placement)
+    for wrong, error in ((lambda: distribute_tensor(torch.ones(1)), NotImplementedError), (ParallelStyle, TypeError),
+                         (lambda: DTensor.from_local(torch.ones(1)), NotImplementedError)):
+        with pytest.raises(error):
+            wrong()
+
+
 def test_our_operators_under_pytorchs_names():
     aten, x = torch.ops.aten, torch.tensor([[-1.0, 2.0], [0.5, 3.0]])
     assert aten.add.Tensor is aten.add.Tensor and aten.add.Tensor.overloadpacket is aten.add

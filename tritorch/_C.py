@@ -56,6 +56,13 @@ def _AutoDispatchBelowAutograd():
     return below_autograd()
 
 
+def _cuda_getCurrentRawStream(device):
+    """The handle of the current stream of a device, by its index."""
+    from tritorch.cuda.stream import current_stream
+
+    return current_stream(device).cuda_stream
+
+
 def _ignored(switch):
     """Nothing: there is no TorchScript to switch."""
 

@@ -22,7 +22,9 @@ from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
 from tritorch import _dynamo as _dynamo
 from tritorch import _inductor as _inductor
+from tritorch import _library as _library
 from tritorch import _ops as _ops
+from tritorch import _subclasses as _subclasses
 from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
 from tritorch import alias as alias
@@ -184,6 +186,9 @@ def _check_value(cond, message=...) -> Any:
     ...
 def _dirichlet_grad(x, alpha, total) -> Any:
     """What the gradient of `_sample_dirichlet` is made of: the derivative by alpha of beta numbers x of (alpha, total - alpha), over 1 - x."""
+    ...
+def _disable_dynamo(fn=..., recursive=..., *, reason=...) -> Any:
+    """Decorator: the function runs eagerly, and so do compiled functions that call it; `reason` is told by their warning."""
     ...
 def _foreach_abs(self, *args, **keywords) -> Any:
     """`abs` of every tensor of a list; other arguments are one for all, or lists."""

@@ -46,7 +46,7 @@ HOMES = {
     "requirements": "_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all _check_type _check_value",
     "precision": "get_float32_matmul_precision set_float32_matmul_precision",
     "alias": "as_torch",
-    "compiler": "compile",
+    "compiler": "_disable_dynamo compile",
     "func": "vmap",
     "jit": "_assert",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
@@ -88,10 +88,10 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_ops", "_utils", "accelerator", "amp", "backends", "compiler", "cpu",
-            "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing",
-            "nn", "optim", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types", "utils",
-            "version", "xpu")
+PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_library", "_ops", "_subclasses", "_utils", "accelerator", "amp", "backends",
+            "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps",
+            "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing",
+            "types", "utils", "version", "xpu")
 
 
 def attach():

@@ -92,11 +92,11 @@ class OpOverload(namespaces.OpOverload):
 
     def register_torch_dispatch(self, torch_dispatch_class, fn=None, /):
         """Say what runs, in the place of the function for the device, where an argument is of this class of tensors:
-        `fn(operator, types, args, kwargs)`."""
+        `fn(operator, types, args, kwargs)`. Classes of modes are never on here, so what is registered for them is not asked."""
         if fn is None:
             return functools.partial(self.register_torch_dispatch, torch_dispatch_class)
-        check(isinstance(torch_dispatch_class, type) and issubclass(torch_dispatch_class, Tensor), self.name(), "a class of tensors",
-              repr(torch_dispatch_class), error=TypeError)
+        check(isinstance(torch_dispatch_class, type), self.name(), "a class of tensors or modes", repr(torch_dispatch_class),
+              error=TypeError)
         self._classes[torch_dispatch_class] = fn
         return fn
 
