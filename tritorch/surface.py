@@ -64,6 +64,8 @@ HOMES = {
     "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
     "ops.binomial": "binomial",
     "ops.dropout": "rrelu rrelu_",
+    "ops.fake_quantize": "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine",
+    "ops.moving_range": "fused_moving_avg_obs_fake_quant",
     "ops.pooling_places": "max_pool1d_with_indices",
     "ops.volumes": "max_pool3d",
     "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
