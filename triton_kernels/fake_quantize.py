@@ -14,7 +14,8 @@ def fake_quantize_kernel(
     """y = (clamp(rint(x / scale) + zero, low, high) - zero) · scale; mask where the clamp changed nothing.
 
     `scale_ptr` and `zero_ptr` have C values, that of element i at i // INNER % C; without them the numbers are those of all. ROUND_LAST:
-    zeros that are no integers are added before rint. NARROW: the last product is one of float32, for float64 too. Where there is an `on_ptr` with 0 in it, y is x.
+    zeros that are no integers are added before rint. NARROW: the last product is one of float32, for float64 too. Where there is an
+    `on_ptr` with 0 in it, y is x.
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK if WIDE else tl.program_id(0) * BLOCK
     i = start + tl.arange(0, BLOCK)

@@ -29,6 +29,7 @@ from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
 from tritorch import alias as alias
 from tritorch import amp as amp
+from tritorch import ao as ao
 from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
 from tritorch import backends as backends
@@ -77,12 +78,14 @@ from tritorch import pickling as pickling
 from tritorch import precision as precision
 from tritorch import printing as printing
 from tritorch import profiler as profiler
+from tritorch.schemes import qscheme as qscheme
 from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import requirements as requirements
 from tritorch import safetensors as safetensors
+from tritorch import schemes as schemes
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
@@ -136,8 +139,18 @@ int8: dtype
 jagged: layout
 long: dtype
 nan: builtins.float
+per_channel_affine: qscheme
+per_channel_affine_float_qparams: qscheme
+per_channel_symmetric: qscheme
+per_tensor_affine: qscheme
+per_tensor_symmetric: qscheme
 pi: builtins.float
 preserve_format: memory_format
+qint32: dtype
+qint8: dtype
+quint2x4: dtype
+quint4x2: dtype
+quint8: dtype
 short: dtype
 sparse_bsc: layout
 sparse_bsr: layout
@@ -1042,6 +1055,12 @@ def expm1_(self, *args, **kw) -> Any:
 def eye(n, m=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
     ...
+def fake_quantize_per_channel_affine(input, scale, zero_point, axis, quant_min, quant_max) -> Any:
+    """`fake_quantize_per_tensor_affine` with a scale and a zero point for each place along `axis`."""
+    ...
+def fake_quantize_per_tensor_affine(input, scale, zero_point, quant_min, quant_max) -> Any:
+    """(clamp(round(input / scale) + zero_point, quant_min, quant_max) - zero_point) · scale, for a floating tensor of any shape."""
+    ...
 def feature_alpha_dropout(input, p, train) -> Any:
     """`feature_alpha_dropout` of a tensor, with chance p, if `train`."""
     ...
@@ -1128,6 +1147,9 @@ def full(size, fill_value, *, out=..., dtype=..., layout=..., device=..., requir
     ...
 def full_like(input, fill_value, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
     """One value in the shape, dtype and device of `input`."""
+    ...
+def fused_moving_avg_obs_fake_quant(x, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, averaging_const, quant_min, quant_max, ch_axis, per_row_fake_quant=..., symmetric_quant=...) -> Any:
+    """Watch the range of x and fake-quantize x to it, without waiting for the device."""
     ...
 def gather(input, dim, index) -> Tensor:
     """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`."""

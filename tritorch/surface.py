@@ -81,7 +81,9 @@ HOMES = {
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
     "cuda": "Event Stream",
-    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
+    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 qint32 qint8 quint2x4 quint4x2 quint8",
+    "schemes": """per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
+            qscheme""",
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
@@ -90,7 +92,7 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_library", "_ops", "_subclasses", "_utils", "accelerator", "amp", "backends",
+PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_library", "_ops", "_subclasses", "_utils", "accelerator", "amp", "ao", "backends",
             "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps",
             "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing",
             "types", "utils", "version", "xpu")

@@ -108,7 +108,7 @@ fake_quantize_masked.impl("cuda")(_cuda)
 
 @fake_quantize_masked.grad("input")
 def fake_quantize_masked_grad(g_out, mask):
-    return g_out * mask
+    return g_out * mask.detach()                                         # a result of the call itself, of which there is no gradient
 
 
 def _samples(make):

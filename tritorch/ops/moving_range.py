@@ -92,7 +92,8 @@ def moving_range_samples(make):
                make(1, integer=True, low=used, high=used + 1), *values)
 
 
-moving_range.errors(lambda make: [((*[make(2)] * 3, make(3), *[make(2)] * 2, make(1), make(1), 0.1, 0, 255), {}, RuntimeError, "vectors of one size")])
+moving_range.errors(lambda make: [((*[make(2)] * 3, make(3), *[make(2)] * 2, make(1), make(1), 0.1, 0, 255), {}, RuntimeError,
+                                   "vectors of one size")])
 moving_range.workloads(lambda make: [("4096 channels", lambda: (
     *[make(4096, positive=True, grad=False) for _ in range(3)], make(4096, integer=True), *[make(4096, grad=False) for _ in range(2)],
     *[make(1, integer=True, low=1, high=2) for _ in range(2)], 0.01, 0, 255), 4096 * 40, 4096 * 40)])
@@ -104,7 +105,8 @@ def fused_moving_avg_obs_fake_quant(x, observer_on, fake_quant_on, running_min, 
     """Watch the range of x and fake-quantize x to it, without waiting for the device.
 
     Where the tensor `observer_on` is not 0, `running_min` and `running_max` move by `averaging_const` towards the extremes of x (of each
-    row of dim 0 with `per_row_fake_quant`). Where `fake_quant_on` is 0, x is returned; else `scale` and `zero_point` become those of the averages. All six are tensors, and the buffers are written in place; empty ones of rows take their size. Gradients are those of
+    row of dim 0 with `per_row_fake_quant`). Where `fake_quant_on` is 0, x is returned; else `scale` and `zero_point` become those of the
+    averages. All six are tensors, and the buffers are written in place; empty ones of rows take their size. Gradients are those of
     `fake_quantize_per_tensor_affine`. Raises RuntimeError for rows along another dim than 0.
 
     >>> import tritorch as torch
