@@ -79,6 +79,7 @@ from tritorch import precision as precision
 from tritorch import printing as printing
 from tritorch import profiler as profiler
 from tritorch.schemes import qscheme as qscheme
+from tritorch import quantization as quantization
 from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import recurrent as recurrent
@@ -694,6 +695,27 @@ def bartlett_window(window_length, periodic=..., *, dtype=..., layout=..., devic
     ...
 def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
     """Normalize every channel of (N, C, …), then scale and shift."""
+    ...
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count) -> Any:
+    """The gradient of the input, from sums over all batches, whose values a channel `count` holds, one number for each batch:"""
+    ...
+def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g) -> Any:
+    """(Σ g, Σ g · (x - mean), gradient of the weight, gradient of the bias) of this batch; None for what is not asked for: the first two"""
+    ...
+def batch_norm_elemt(input, weight, bias, mean, invstd, eps, *, out=...) -> Any:
+    """(x - mean) · invstd · weight + bias; `eps` is in invstd already."""
+    ...
+def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count) -> Any:
+    """`batch_norm_gather_stats_with_counts` of batches that all have `count` values a channel."""
+    ...
+def batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts) -> Any:
+    """(mean, invstd) of the union of several batches, from those of each, (batches, C), and how many values a channel each of them has."""
+    ...
+def batch_norm_stats(input, eps) -> Any:
+    """(mean, invstd) of every channel of (N, C, …)."""
+    ...
+def batch_norm_update_stats(input, running_mean, running_var, momentum) -> Any:
+    """(mean, biased variance) of every channel. The running statistics, where they are given, move by `momentum` towards the mean and the"""
     ...
 def bernoulli(input, p=..., *, generator=..., out=...) -> Any:
     """1 with the chance that each element gives (or with chance `p` everywhere), else 0."""
@@ -2237,8 +2259,14 @@ def view_as(input, other) -> Any:
 def view_as_complex(input) -> Tensor:
     """The memory of a real tensor, float32 or float64, whose last dim has size 2 and stride 1, as a complex one."""
     ...
+def view_as_complex_copy(input, *, out=...) -> Any:
+    """A copy of what `view_as_complex` shows."""
+    ...
 def view_as_real(input) -> Tensor:
     """The memory of a complex tensor as a real one with a last dim of size 2 for the real and the imaginary part."""
+    ...
+def view_as_real_copy(input, *, out=...) -> Any:
+    """A copy of what `view_as_real` shows."""
     ...
 def view_copy(input, size=..., *, dtype=..., out=...) -> Any:
     """A copy of what `view` shows, in another shape or of another dtype."""

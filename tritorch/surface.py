@@ -64,13 +64,15 @@ HOMES = {
     "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
     "ops.binomial": "binomial",
     "ops.dropout": "rrelu rrelu_",
+    "ops.batchnorm_gather": """batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats
+            batch_norm_gather_stats_with_counts batch_norm_stats batch_norm_update_stats""",
     "ops.fake_quantize": "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine",
     "ops.moving_range": "fused_moving_avg_obs_fake_quant",
     "ops.pooling_places": "max_pool1d_with_indices",
     "ops.volumes": "max_pool3d",
     "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
             split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
-            unsafe_split_with_sizes unsqueeze_copy view_copy""",
+            unsafe_split_with_sizes unsqueeze_copy view_as_complex_copy view_as_real_copy view_copy""",
     "ops.counting": "histogramdd nonzero_static range",
     "ops.parts": "angle frexp",
     "ops.questions": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
@@ -92,10 +94,10 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_library", "_ops", "_subclasses", "_utils", "accelerator", "amp", "ao", "backends",
-            "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps",
-            "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing",
-            "types", "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "_dynamo", "_inductor", "_library", "_ops", "_subclasses", "_utils", "accelerator", "amp", "ao",
+            "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library",
+            "linalg", "mps", "multiprocessing", "nn", "optim", "profiler", "quantization", "random", "safetensors", "serialization",
+            "signal", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():
