@@ -247,3 +247,23 @@ else:
     raise AssertionError
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_dtypes_and_reductions_as_packages_ask_for_them():
+    from tritorch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+    from tritorch._prims_common import elementwise_dtypes
+    from tritorch.nn import _reduction
+
+    half, whole, flags = torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.bool)
+    for args, kind, expected in (((half, 2.5), KIND.DEFAULT, (torch.float32, torch.float16)),
+                                 ((half,), KIND.NO_OPMATH, (torch.float16,) * 2), ((flags,), KIND.BOOL_TO_LONG, (torch.int64,) * 2),
+                                 ((whole, None), KIND.INT_TO_FLOAT, (torch.float32,) * 2),
+                                 ((whole, half), KIND.ALWAYS_BOOL, (torch.float32, torch.bool)),
+                                 ((half + 1j,), KIND.COMPLEX_TO_FLOAT, (torch.complex64, torch.float32))):
+        assert elementwise_dtypes(*args, type_promotion_kind=kind) == expected
+    for wrong, error in ((("a",), TypeError), ((None,), ValueError)):
+        with pytest.raises(error):
+            elementwise_dtypes(*wrong, type_promotion_kind=KIND.DEFAULT)
+    assert _reduction.legacy_get_enum(False, None) == 2 and _reduction.legacy_get_string(None, False) == "none"
+    with pytest.raises(ValueError, match="none, mean or sum"):
+        _reduction.get_enum("median")

@@ -24,6 +24,7 @@ from tritorch import _dynamo as _dynamo
 from tritorch import _inductor as _inductor
 from tritorch import _library as _library
 from tritorch import _ops as _ops
+from tritorch import _prims_common as _prims_common
 from tritorch import _subclasses as _subclasses
 from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
