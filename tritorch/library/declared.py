@@ -22,12 +22,13 @@ _TYPE = re.compile(r"([A-Za-z]\w*)(?:\(([^)]*)\))?((?:\[\d*\]|\?)*)")
 
 
 class Argument:
-    """An argument or a result: `name`, `kind` as in "Tensor?[]", the default, whether it is given by name only, which memory it shares."""
+    """An argument or a result: `name`, `kind` as in "Tensor?[]", the default, whether it is given by name only, which memory it shares.
+    `fits(value)` tells whether a value is of this kind."""
 
     def __init__(self, kind, alias, name="", default=inspect.Parameter.empty, kwarg_only=False):
         self.kind, self.alias, self.name, self.default, self.kwarg_only = re.sub(r"\[\d+\]", "[]", kind), alias, name, default, kwarg_only
         self.sized = int(found[1]) if (found := re.search(r"\[(\d+)\]", kind)) else 0
-        self.changes = bool(self.sized) or self.kind in ("float", "float?")
+        self.changes, self.fits = bool(self.sized) or self.kind in ("float", "float?"), _test(self.kind, bool(self.sized))
 
     type = property(lambda self: self.kind)
     default_value = property(lambda self: None if self.default is inspect.Parameter.empty else self.default)
@@ -43,10 +44,6 @@ class Argument:
 
     __repr__ = __str__
 
-    def fits(self, value):
-        """Whether a value is of this kind."""
-        return _fits(self.kind, value, self.sized)
-
     def taken(self, value):
         """The value as the function gets it: whole numbers as floats, a number for a list of `sized` as all of them."""
         if self.sized and value is not None and not isinstance(value, (tuple, list)):
@@ -54,18 +51,27 @@ class Argument:
         return float(value) if type(value) is int and self.kind in ("float", "float?") else value
 
 
-def _fits(kind, value, sized=False):
+def _test(kind, sized=False):
+    """The function that tells whether a value is of this kind."""
     if kind.endswith("?"):
-        return value is None or _fits(kind[:-1], value, sized)
+        inner = _test(kind[:-1], sized)
+        return lambda value: value is None or inner(value)
     if kind.endswith("[]"):
-        if sized and not isinstance(value, (tuple, list)):
-            return _fits(kind[:-2], value)
-        return isinstance(value, (tuple, list)) and all(_fits(kind[:-2], v) for v in value)
-    if kind in ("int", "SymInt", "float") and isinstance(value, bool):
-        return True
-    if isinstance(value, Tensor) and kind in ("int", "SymInt", "float", "Scalar", "bool"):
-        return value.numel() == 1 and not value.requires_grad
-    return isinstance(value, KINDS[kind]) or hasattr(value, "__index__") and kind in ("int", "SymInt")
+        inner = _test(kind[:-2])
+        return lambda value: all(map(inner, value)) if isinstance(value, (tuple, list)) else sized and inner(value)
+    types = KINDS[kind]
+    if kind == "Tensor":
+        return lambda value: isinstance(value, Tensor)
+    if kind in ("int", "SymInt", "float", "Scalar", "bool"):
+        indexed = kind in ("int", "SymInt")
+
+        def number(value):
+            if isinstance(value, Tensor):                                # of one element
+                return value.numel() == 1 and not value.requires_grad
+            return isinstance(value, types) or indexed and hasattr(value, "__index__")
+
+        return number
+    return lambda value: isinstance(value, types)
 
 
 class FunctionSchema:
