@@ -95,3 +95,21 @@ def test_what_is_refused():
                          (lambda: per(x, scale, zero - 1, 1, 0, 255), RuntimeError)):
         with pytest.raises(error):
             wrong()
+
+
+def test_scales_that_are_trained(cuda):
+    for device in ("cpu", cuda):
+        x = torch.tensor([[0.6, 9.0], [-0.3, 0.26]], device=device, requires_grad=True)
+        scale, zero = (torch.tensor(v, device=device, requires_grad=True) for v in ([0.5, 0.125], [0.0, 1.6]))
+        y = torch._fake_quantize_learnable_per_channel_affine(x, scale, zero, 0, -4, 3, 2.0)
+        assert y.tolist() == [[0.5, 1.5], [-0.25, 0.125]]
+        y.backward(torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device))
+        assert x.grad.tolist() == [[1, 0], [3, 0]] and zero.grad.tolist() == [-2.0, -1.0]
+        np.testing.assert_allclose(scale.grad.tolist(), [2 * (-0.2 + 6), 2 * (3 * 0.4 + 4)], rtol=1e-5)
+    one, none = torch.ones(1), torch.zeros(1)
+    for wrong in (lambda: torch._fake_quantize_learnable_per_tensor_affine(x, scale, zero, -4, 3),
+                  lambda: torch._fake_quantize_learnable_per_tensor_affine(x, one, none, 1, 3),
+                  lambda: torch._fake_quantize_learnable_per_tensor_affine(x, one, none.int(), -4, 3),
+                  lambda: torch._fake_quantize_learnable_per_channel_affine(x, one, none, 2, -4, 3)):
+        with pytest.raises(RuntimeError):
+            wrong()

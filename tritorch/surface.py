@@ -67,6 +67,7 @@ HOMES = {
     "ops.batchnorm_gather": """batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats
             batch_norm_gather_stats_with_counts batch_norm_stats batch_norm_update_stats""",
     "ops.fake_quantize": "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine",
+    "ops.fake_quantize_learned": "_fake_quantize_learnable_per_channel_affine _fake_quantize_learnable_per_tensor_affine",
     "ops.moving_range": "fused_moving_avg_obs_fake_quant",
     "ops.pooling_places": "max_pool1d_with_indices",
     "ops.volumes": "max_pool3d",
