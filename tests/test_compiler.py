@@ -264,6 +264,29 @@ def test_instructions_are_counted(monkeypatch):
     assert resources(build(mapped(), 90))["load"] == 128
 
 
+CONSTANT = """
+import triton
+import triton.language as tl
+STORED = tl.constexpr(1.0)
+
+
+@triton.jit
+def constant_kernel(out_ptr):
+    tl.store(out_ptr, STORED)
+"""
+
+
+def test_a_constant_that_another_process_does_not_have(tmp_path, monkeypatch):
+    """A package that is configured after its import, or by the device it sees, as the process that compiles does not see it."""
+    (tmp_path / "with_constant.py").write_text(CONSTANT)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("with_constant")
+    monkeypatch.setattr(module, "STORED", triton.language.constexpr(3.0))
+    worker = compiler_pool.Worker()
+    assert str(0x40400000) in worker.ask(Specialisation(module.constant_kernel, {"out_ptr": "*fp32"}, {}, {}, OPTIONS), 90).ptx     # 3.0
+    worker.close()
+
+
 def test_recordings_within_each_other():
     """Equal while both are empty; each ends by itself."""
     with compiler.recording() as outer, compiler.recording() as inner:

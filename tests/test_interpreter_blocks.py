@@ -1,5 +1,7 @@
 """Reductions, scans, moves, random numbers, atomics and tensor descriptors of kernels on the simulated device."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -184,6 +186,22 @@ def halves(o_ptr, a_ptr):
     a = tl.load(a_ptr + i).to(tl.float64, bitcast=True)
     tl.store(o_ptr + i, libdevice.double2hiint(a))
     tl.store(o_ptr + 8 + i, libdevice.double2loint(a))
+
+
+@triton.jit
+def call(o_ptr, x_ptr, F: tl.constexpr):
+    i = tl.arange(0, 64)
+    tl.store(o_ptr + i, F(tl.load(x_ptr + i)))
+
+
+def test_functions_of_a_second_copy_of_libdevice():
+    """Packages that look for the module by all names it has had load it themselves."""
+    spec = importlib.util.find_spec(libdevice.__name__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    out = np.empty_like(X)
+    launch(call, (1,), out, X, F=copy.tanh)
+    np.testing.assert_allclose(out, np.tanh(X), rtol=1e-6)
 
 
 def uniform(bits):

@@ -6,6 +6,7 @@ import tritorch.linalg
 import tritorch.nn
 import tritorch.ops.embedded
 import tritorch.ops.embedded_values
+import tritorch.ops.moving_range
 import tritorch.ops.stft
 import tritorch.optim
 import tritorch.special  # noqa: F401  the operators that only these load have cards as well

@@ -57,6 +57,20 @@ def _parse_to(*args, **kwargs):
     return None if device is None else as_device(device), dtype, rest.get("non_blocking", False), rest.get("memory_format")
 
 
+def _AutoDispatchBelowAutograd():
+    """Inside of `with`: operators of `tritorch.library` run the function for the device, without what is registered for autograd."""
+    from tritorch.library.overload import below_autograd
+
+    return below_autograd()
+
+
+def _cuda_getCurrentRawStream(device):
+    """The handle of the current stream of a device, by its index."""
+    from tritorch.cuda.stream import current_stream
+
+    return current_stream(device).cuda_stream
+
+
 def _ignored(switch):
     """Nothing: there is no TorchScript to switch."""
 

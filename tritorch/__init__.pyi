@@ -22,9 +22,15 @@ from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
 from tritorch import _dynamo as _dynamo
 from tritorch import _inductor as _inductor
+from tritorch import _library as _library
+from tritorch import _ops as _ops
+from tritorch import _prims_common as _prims_common
+from tritorch import _subclasses as _subclasses
 from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
+from tritorch import alias as alias
 from tritorch import amp as amp
+from tritorch import ao as ao
 from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
 from tritorch import backends as backends
@@ -78,12 +84,15 @@ from tritorch import profiler as profiler
 from tritorch import protocol as protocol
 from tritorch import pytorch_files as pytorch_files
 from tritorch import pytorch_pickles as pytorch_pickles
+from tritorch.schemes import qscheme as qscheme
+from tritorch import quantization as quantization
 from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import requirements as requirements
 from tritorch import safetensors as safetensors
+from tritorch import schemes as schemes
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
@@ -138,8 +147,18 @@ int8: dtype
 jagged: layout
 long: dtype
 nan: builtins.float
+per_channel_affine: qscheme
+per_channel_affine_float_qparams: qscheme
+per_channel_symmetric: qscheme
+per_tensor_affine: qscheme
+per_tensor_symmetric: qscheme
 pi: builtins.float
 preserve_format: memory_format
+qint32: dtype
+qint8: dtype
+quint2x4: dtype
+quint4x2: dtype
+quint8: dtype
 short: dtype
 sparse_bsc: layout
 sparse_bsr: layout
@@ -191,6 +210,15 @@ def _check_value(cond, message=...) -> Any:
     ...
 def _dirichlet_grad(x, alpha, total) -> Any:
     """What the gradient of `_sample_dirichlet` is made of: the derivative by alpha of beta numbers x of (alpha, total - alpha), over 1 - x."""
+    ...
+def _disable_dynamo(fn=..., recursive=..., *, reason=...) -> Any:
+    """Decorator: the function runs eagerly, and so do compiled functions that call it; `reason` is told by their warning."""
+    ...
+def _fake_quantize_learnable_per_channel_affine(input, scale, zero_point, axis, quant_min, quant_max, grad_factor=...) -> Any:
+    """The same with vectors of scales and zero points, one for each place along `axis`."""
+    ...
+def _fake_quantize_learnable_per_tensor_affine(input, scale, zero_point, quant_min, quant_max, grad_factor=...) -> Any:
+    """`fake_quantize_per_tensor_affine` whose scale and zero point, tensors of one element, have gradients, times `grad_factor`. The zero"""
     ...
 def _foreach_abs(self, *args, **keywords) -> Any:
     """`abs` of every tensor of a list; other arguments are one for all, or lists."""
@@ -624,6 +652,9 @@ def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
 def as_tensor(data, dtype=..., device=...) -> Any:
     """`data` as a tensor, sharing memory (and, for tensors, history) when dtype and device allow it."""
     ...
+def as_torch() -> Any:
+    """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are"""
+    ...
 def asarray(obj, *, dtype=..., device=..., copy=..., requires_grad=...) -> Any:
     """`obj` as a tensor: tensors, numpy and DLPack arrays, CUDA arrays, buffers, numbers and nested sequences."""
     ...
@@ -680,6 +711,27 @@ def bartlett_window(window_length, periodic=..., *, dtype=..., layout=..., devic
     ...
 def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
     """Normalize every channel of (N, C, …), then scale and shift."""
+    ...
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count) -> Any:
+    """The gradient of the input, from sums over all batches, whose values a channel `count` holds, one number for each batch:"""
+    ...
+def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g) -> Any:
+    """(Σ g, Σ g · (x - mean), gradient of the weight, gradient of the bias) of this batch; None for what is not asked for: the first two"""
+    ...
+def batch_norm_elemt(input, weight, bias, mean, invstd, eps, *, out=...) -> Any:
+    """(x - mean) · invstd · weight + bias; `eps` is in invstd already."""
+    ...
+def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count) -> Any:
+    """`batch_norm_gather_stats_with_counts` of batches that all have `count` values a channel."""
+    ...
+def batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts) -> Any:
+    """(mean, invstd) of the union of several batches, from those of each, (batches, C), and how many values a channel each of them has."""
+    ...
+def batch_norm_stats(input, eps) -> Any:
+    """(mean, invstd) of every channel of (N, C, …)."""
+    ...
+def batch_norm_update_stats(input, running_mean, running_var, momentum) -> Any:
+    """(mean, biased variance) of every channel. The running statistics, where they are given, move by `momentum` towards the mean and the"""
     ...
 def bernoulli(input, p=..., *, generator=..., out=...) -> Any:
     """1 with the chance that each element gives (or with chance `p` everywhere), else 0."""
@@ -1041,6 +1093,12 @@ def expm1_(self, *args, **kw) -> Any:
 def eye(n, m=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
     ...
+def fake_quantize_per_channel_affine(input, scale, zero_point, axis, quant_min, quant_max) -> Any:
+    """`fake_quantize_per_tensor_affine` with a scale and a zero point for each place along `axis`."""
+    ...
+def fake_quantize_per_tensor_affine(input, scale, zero_point, quant_min, quant_max) -> Any:
+    """(clamp(round(input / scale) + zero_point, quant_min, quant_max) - zero_point) · scale, for a floating tensor of any shape."""
+    ...
 def feature_alpha_dropout(input, p, train) -> Any:
     """`feature_alpha_dropout` of a tensor, with chance p, if `train`."""
     ...
@@ -1127,6 +1185,9 @@ def full(size, fill_value, *, out=..., dtype=..., layout=..., device=..., requir
     ...
 def full_like(input, fill_value, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
     """One value in the shape, dtype and device of `input`."""
+    ...
+def fused_moving_avg_obs_fake_quant(x, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, averaging_const, quant_min, quant_max, ch_axis, per_row_fake_quant=..., symmetric_quant=...) -> Any:
+    """Watch the range of x and fake-quantize x to it, without waiting for the device."""
     ...
 def gather(input, dim, index) -> Tensor:
     """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`."""
@@ -2214,8 +2275,14 @@ def view_as(input, other) -> Any:
 def view_as_complex(input) -> Tensor:
     """The memory of a real tensor, float32 or float64, whose last dim has size 2 and stride 1, as a complex one."""
     ...
+def view_as_complex_copy(input, *, out=...) -> Any:
+    """A copy of what `view_as_complex` shows."""
+    ...
 def view_as_real(input) -> Tensor:
     """The memory of a complex tensor as a real one with a last dim of size 2 for the real and the imaginary part."""
+    ...
+def view_as_real_copy(input, *, out=...) -> Any:
+    """A copy of what `view_as_real` shows."""
     ...
 def view_copy(input, size=..., *, dtype=..., out=...) -> Any:
     """A copy of what `view` shows, in another shape or of another dtype."""

@@ -78,7 +78,10 @@ for _half in (float16, bfloat16, float8_e4m3fn, float8_e5m2):
 WIDE = uint16, uint32, uint64 = tuple(dtype(name, name, None, None, is_signed=False) for name in ("uint16", "uint32", "uint64"))
 NARROW = [dtype(f"{kind}{bits}", f"{kind}8", None, None, kind == "int") for kind in ("uint", "int") for bits in range(1, 8)]
 globals().update({kind.name: kind for kind in NARROW})                   # uint1 … int7
-ELSEWHERE = (*WIDE, *NARROW)
+QUANTIZED = [dtype(name, numpy, None, None, is_signed=name[1] == "i") for name, numpy in (
+    ("quint8", "uint8"), ("qint8", "int8"), ("qint32", "int32"), ("quint4x2", "uint8"), ("quint2x4", "uint8"))]
+globals().update({kind.name: kind for kind in QUANTIZED})
+ELSEWHERE = (*WIDE, *NARROW, *QUANTIZED)
 
 double, float, half, long, int, short, cfloat, cdouble = float64, float32, float16, int64, int32, int16, complex64, complex128
 
@@ -293,7 +296,7 @@ class iinfo:
 
     def __init__(self, type):
         type = type if type in ELSEWHERE else as_dtype(type)
-        whole = type in WIDE or type.category == _CATEGORY_INT
+        whole = type in WIDE or type in QUANTIZED or type.category == _CATEGORY_INT
         check(whole, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
         info = np.iinfo(type.numpy)
         self.bits, self.dtype, self.min, self.max = info.bits, type.name, int_(info.min), int_(info.max)

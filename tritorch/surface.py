@@ -47,7 +47,8 @@ HOMES = {
             set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype""",
     "requirements": "_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all _check_type _check_value",
     "precision": "get_float32_matmul_precision set_float32_matmul_precision",
-    "compiler": "compile",
+    "alias": "as_torch",
+    "compiler": "_disable_dynamo compile",
     "func": "vmap",
     "jit": "_assert",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
@@ -65,11 +66,16 @@ HOMES = {
     "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
     "ops.binomial": "binomial",
     "ops.dropout": "rrelu rrelu_",
+    "ops.batchnorm_gather": """batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats
+            batch_norm_gather_stats_with_counts batch_norm_stats batch_norm_update_stats""",
+    "ops.fake_quantize": "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine",
+    "ops.fake_quantize_learned": "_fake_quantize_learnable_per_channel_affine _fake_quantize_learnable_per_tensor_affine",
+    "ops.moving_range": "fused_moving_avg_obs_fake_quant",
     "ops.pooling_places": "max_pool1d_with_indices",
     "ops.volumes": "max_pool3d",
     "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
             split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
-            unsafe_split_with_sizes unsqueeze_copy view_copy""",
+            unsafe_split_with_sizes unsqueeze_copy view_as_complex_copy view_as_real_copy view_copy""",
     "ops.counting": "histogramdd nonzero_static range",
     "ops.parts": "angle frexp",
     "ops.questions": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
@@ -80,7 +86,9 @@ HOMES = {
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
     "cuda": "Event Stream",
-    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
+    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 qint32 qint8 quint2x4 quint4x2 quint8",
+    "schemes": """per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
+            qscheme""",
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
@@ -89,10 +97,10 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_utils", "accelerator", "amp", "backends", "compiler", "cpu",
-            "distributed", "distributions", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing",
-            "nn", "optim", "overrides", "profiler", "random", "safetensors", "serialization", "signal", "special", "testing", "types",
-            "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
+            "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx", "hub",
+            "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
+            "safetensors", "serialization", "signal", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

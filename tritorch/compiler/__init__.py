@@ -153,3 +153,6 @@ def disable(fn=None, recursive=True, *, reason=None):
         return fn(*args, **kwargs)
 
     return eager
+
+
+_disable_dynamo = disable

@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<q")           # before a question, so that one that ca
 def start() -> subprocess.Popen:
     """Start a process that sees the modules this one sees. Ctrl-C does not reach it: it ends when its stdin does."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    alias = "import sys, tritorch; sys.modules['torch'] = tritorch; " if sys.modules.get("torch") is sys.modules["tritorch"] else ""
+    alias = "import tritorch; tritorch.as_torch(); " if sys.modules.get("torch") is sys.modules["tritorch"] else ""
     command = [sys.executable, "-c", f"{alias}from tritorch.cuda.compiler_worker import serve; serve()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
@@ -62,13 +62,15 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, compiler.triton.JITFunction):
-            return _kernel, (*compiler.kernel_place(value), value.fn.__code__.co_firstlineno)
+            return _kernel, (*compiler.kernel_place(value), value.fn.__code__.co_firstlineno, value.cache_key)
         return NotImplemented
 
 
-def _kernel(module: str, name: str, file: str, line: int) -> Any:
-    """The kernel at a place, unless its name has come to mean another one: who asked then compiles by itself."""
+def _kernel(module: str, name: str, file: str, line: int, key: str) -> Any:
+    """The kernel at a place, unless its name has come to mean another one, or constants of its module have other values where they were
+    set by hand or follow from the device: who asked then compiles by itself."""
     found = compiler.find_kernel(module, name, file)
-    if not isinstance(found, compiler.triton.JITFunction) or found.fn.__code__.co_firstlineno != line:
+    same = isinstance(found, compiler.triton.JITFunction) and found.fn.__code__.co_firstlineno == line
+    if not same or found.cache_key != key:
         raise LookupError(f"{file}:{line}: {name} is another kernel in {module}")
     return found

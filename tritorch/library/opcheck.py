@@ -6,6 +6,9 @@ import warnings
 from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.errors import sentence
 from tritorch.library.operators import CustomOpDef
+from tritorch.library.overload import OpOverload
+from tritorch.library.registering import _known, told
+from tritorch.ops.namespaces import OpOverloadPacket
 from tritorch.tensor import Tensor
 from tritorch.testing import assert_close
 from tritorch.utils._pytree import tree_flatten, tree_leaves
@@ -35,8 +38,9 @@ def opcheck(op, args, kwargs=None, *, test_utils=TESTS, raise_exception=True, rt
     >>> torch.library.opcheck(double, (torch.ones(2),), test_utils=("test_schema", "test_faketensor"))
     {'test_schema': 'SUCCESS', 'test_faketensor': 'SUCCESS'}
     """
-    if not isinstance(op, CustomOpDef):
+    if not isinstance(op, (CustomOpDef, OpOverload, OpOverloadPacket)):
         raise TypeError(sentence("opcheck", "a custom operator", type(op).__name__, use="tritorch.testing.check_op for tritorch.op"))
+    op = _known(op)
     tests, results = (test_utils,) if isinstance(test_utils, str) else test_utils, {}
     odd = [t for t in tests if t not in TESTS]
     if odd:
@@ -47,7 +51,7 @@ def opcheck(op, args, kwargs=None, *, test_utils=TESTS, raise_exception=True, rt
             results[test] = "SUCCESS"
         except Exception as error:
             if raise_exception:
-                raise OpCheckError(f"{test} of {op._qualname}: {error}") from error
+                raise OpCheckError(f"{test} of {op.name()}: {error}") from error
             results[test] = error
     return results
 
@@ -70,7 +74,7 @@ def _schema(op, args, kwargs, near):
     for n, v in named.items():
         same = all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(_results(v), before[n]))
         if not same and n not in op._mutates:
-            raise RuntimeError(sentence(op._qualname, f"mutates_args to name {n}, which is written", f"{op._mutates}"))
+            raise RuntimeError(sentence(op.name(), f"mutates_args to name {n}, which is written", f"{op._mutates}"))
 
 
 def _gradients(op, args, kwargs):
@@ -91,15 +95,19 @@ def _registration(op, args, kwargs, near):
 
 def _fake(op, args, kwargs, near):
     if op._fake is None:
-        raise RuntimeError(sentence(op._qualname, "a function that tells what the results are like", "none", use="register_fake"))
+        raise RuntimeError(sentence(op.name(), "a function that tells what the results are like", "none", use="register_fake"))
     with no_grad():
-        real, told = (_results(f(*a, **k)) for f in (op, op._fake) for a, k in (_copied(args, kwargs),))
-    if len(real) != len(told):
-        raise RuntimeError(sentence(op._qualname, f"{len(real)} results from register_fake", len(told)))
-    for k, (x, y) in enumerate(zip(real, told)):
-        facts = [(t.shape, t.stride(), t.dtype, t.device) for t in (x, y)]
-        if facts[0] != facts[1]:
-            raise RuntimeError(sentence(op._qualname, f"register_fake to tell of result {k} {facts[0]}", facts[1]))
+        args, kwargs = _copied(args, kwargs)
+        first, other = (_results(told(op._fake, *op.bound(args, kwargs), size)) for size in (3, 5))
+        real = _results(op(*args, **kwargs))
+    if len(real) != len(first):
+        raise RuntimeError(sentence(op.name(), f"{len(real)} results from register_fake", len(first)))
+    for k, (x, y, z) in enumerate(zip(real, first, other)):
+        fits = x.ndim == y.ndim and all(n == m or m != o for n, m, o in zip(x.shape, y.shape, z.shape))
+        strides = y.shape != z.shape or x.stride() == y.stride()         # where a size depends on values, strides do too
+        if not (fits and strides and x.dtype is y.dtype and x.device is y.device):
+            facts = [(t.shape, t.stride(), t.dtype, t.device) for t in (x, y)]
+            raise RuntimeError(sentence(op.name(), f"register_fake to tell of result {k} {facts[0]}", facts[1]))
 
 
 def _compiled(op, args, kwargs, near):

@@ -9,6 +9,7 @@ import typing
 from tritorch.device import device
 from tritorch.dtype import dtype
 from tritorch.errors import check
+from tritorch.library.declared import Argument, FunctionSchema
 from tritorch.tensor import Tensor
 
 PLAIN = {Tensor: "Tensor", int: "SymInt", float: "float", bool: "bool", str: "str", dtype: "ScalarType", device: "Device"}
@@ -23,25 +24,29 @@ def infer_schema(prototype_function, /, *, mutates_args, op_name=None):
     >>> torch.library.infer_schema(scaled, mutates_args={"out"})
     '(Tensor x, Tensor(a0!) out, float scale=1.0) -> ()'
     """
-    signature = inspect.signature(prototype_function, eval_str=True)
     name = op_name or getattr(prototype_function, "__name__", "infer_schema")
+    text = str(schema_of(prototype_function, mutates_args, name))
+    return text if op_name else text.removeprefix(name)
+
+
+def schema_of(fn, mutates_args, name):
+    """The FunctionSchema of a function by its annotations."""
+    signature = inspect.signature(fn, eval_str=True)
     names, kinds = list(signature.parameters), kinds_of(signature, name)
     check(mutates_args == "unknown" or not isinstance(mutates_args, str), name, 'a collection of names as mutates_args, or "unknown"',
           repr(mutates_args), error=ValueError)
     odd = [] if mutates_args == "unknown" else [n for n in mutates_args if n not in names]
     check(not odd, name, f"names of its parameters {names} in mutates_args", odd, error=ValueError)
-    parts, written = [], 0
+    arguments, written = [], 0
     for parameter, kind in zip(signature.parameters.values(), kinds):
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
-            parts.append("*")
+        alias = None
         if "Tensor" in kind and (mutates_args == "unknown" or parameter.name in mutates_args):
-            kind, written = kind.replace("Tensor", f"Tensor(a{written}!)", 1), written + 1
+            alias, written = f"a{written}!", written + 1
         else:
             check(mutates_args == "unknown" or parameter.name not in mutates_args, name, "tensors in mutates_args", parameter.name,
                   error=ValueError)
-        default = "" if parameter.default is parameter.empty else f"={_default(parameter.default)}"
-        parts.append(f"{kind} {parameter.name}{default}")
-    return f"{op_name or ''}({', '.join(parts)}) -> {_returns(signature.return_annotation, name)}"
+        arguments.append(Argument(kind, alias, parameter.name, parameter.default, parameter.kind is parameter.KEYWORD_ONLY))
+    return FunctionSchema(name, "", arguments, [Argument(kind, None) for kind in _returns(signature.return_annotation, name)])
 
 
 def kinds_of(signature, name):
@@ -74,12 +79,8 @@ def _kind(annotation, name, what):
 
 def _returns(annotation, name):
     if annotation is None:
-        return "()"
+        return []
     if typing.get_origin(annotation) is tuple:
-        return f"({', '.join(_kind(t, name, 'a result') for t in typing.get_args(annotation))})"
+        return [_kind(t, name, "a result") for t in typing.get_args(annotation)]
     check(annotation is not inspect.Signature.empty, name, "a type annotation of the result", "none", error=ValueError)
-    return _kind(annotation, name, "the result")
-
-
-def _default(value):
-    return f'"{value}"' if isinstance(value, str) else f"{value}"
+    return [_kind(annotation, name, "the result")]

@@ -1,4 +1,6 @@
 """Neural networks: modules, their parameters, losses, initialisation, and the functions that they apply."""
+import importlib
+
 from tritorch.nn import functional, grad, init, modules, parallel, utils
 from tritorch.nn.activation import (
     CELU,
@@ -149,3 +151,10 @@ from tritorch.nn.shaping import (
 )
 from tritorch.nn.sparse import Embedding, EmbeddingBag
 from tritorch.nn.transformer import Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer
+
+
+def __getattr__(name):
+    """What loads when it is first asked for."""
+    if name == "quantized":
+        return importlib.import_module("tritorch.nn.quantized")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

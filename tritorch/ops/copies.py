@@ -3,7 +3,7 @@ views that know of no base."""
 from tritorch.dtype import dtype as kinds
 from tritorch.errors import check, explained
 from tritorch.memory_format import contiguous_format
-from tritorch.ops import copy, slicing, view
+from tritorch.ops import complex, copy, slicing, view
 from tritorch.tensor import Tensor, own
 
 
@@ -44,6 +44,18 @@ def detach_copy(input, *, out=None):
 def as_strided_copy(input, size, stride, storage_offset=None, *, out=None):
     """A copy of what `as_strided` shows."""
     return _copied(slicing.as_strided(input, tuple(size), tuple(stride), storage_offset), out)
+
+
+@explained
+def view_as_real_copy(input, *, out=None):
+    """A copy of what `view_as_real` shows."""
+    return _copied(complex.view_as_real(input), out)
+
+
+@explained
+def view_as_complex_copy(input, *, out=None):
+    """A copy of what `view_as_complex` shows."""
+    return _copied(complex.view_as_complex(input), out)
 
 
 @explained

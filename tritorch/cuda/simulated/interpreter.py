@@ -222,6 +222,7 @@ class Namespace:
 
 LANGUAGE_MODULES = (tl, tl.core, tl.math, tl.standard, tl.random)
 LIBDEVICE_MODULES = (triton_libdevice, tl.extra.cuda.libdevice)
+LIBDEVICE_NAMES = tuple(module.__name__ for module in LIBDEVICE_MODULES)
 MEANING = {id(getattr(module, name)): ours for modules, table in ((LANGUAGE_MODULES, NAMES), (LIBDEVICE_MODULES, LIBDEVICE))
            for module in modules for name, ours in table.items() if hasattr(module, name)}
 MEANING |= {id(module): Namespace(module, NAMES) for module in LANGUAGE_MODULES}
@@ -246,6 +247,8 @@ def convert(value):
         return value.fn                             # a constexpr_function: plain Python on plain numbers
     if isinstance(getattr(value, "fn", None), JITFunction):
         return convert(value.fn)                    # autotune and heuristics around a kernel
+    if isinstance(value, types.FunctionType) and value.__module__ in LIBDEVICE_NAMES:
+        return LIBDEVICE.get(value.__name__) or language.refused(value.__name__)     # of a second copy of the module: Triton goes by names
     if getattr(value, "__triton_builtin__", False):
         return NAMES.get(value.__name__) or language.refused(value.__name__)
     return value

@@ -1,0 +1,1 @@
+"""Where PyTorch keeps its classes of tensors for tracing. Nothing is traced here."""

@@ -1,0 +1,55 @@
+"""tritorch under the name of torch, for packages that import torch."""
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `torch.name` where `tritorch.name` is: the module itself, not a second copy of it."""
+
+    def find_spec(self, fullname, path, target=None):
+        head, _, rest = fullname.partition(".")
+        if head != "torch" or importlib.util.find_spec(f"tritorch.{rest}") is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self)
+
+    def create_module(self, spec):
+        module = importlib.import_module("tritorch" + spec.name.removeprefix("torch"))
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        module.__spec__ = module.__spec__.loader_state                   # the import system has put its own for "torch.name" there
+
+    def remove(self):
+        """Have the name mean nothing again, for imports that are still to come."""
+        sys.meta_path.remove(self)
+        ours = [name for name in sys.modules if name.partition(".")[0] == "torch"]
+        for name in ours:
+            del sys.modules[name]
+
+
+def as_torch():
+    """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are
+    imported. Names that are not here are ModuleNotFoundErrors, as of any package. The handle it returns has `remove()`.
+
+    Raises ImportError where PyTorch itself has been imported.
+
+    >>> import tritorch
+    >>> handle = tritorch.as_torch()
+    >>> import torch.nn.functional as F
+    >>> F is tritorch.nn.functional
+    True
+    >>> handle.remove()
+    """
+    found = sys.modules.get("torch")
+    if found is not None and found is not sys.modules["tritorch"]:
+        raise ImportError("as_torch: expected a call before anything imports torch, got PyTorch imported already")
+    sys.modules["torch"] = sys.modules["tritorch"]
+    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    if finder is None:
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+    return finder
