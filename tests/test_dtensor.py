@@ -254,7 +254,7 @@ NAMES = """addmm amax attention attention_backward batch_norm_train choose conca
     cross_entropy_rows cross_entropy_backward diagonal div_true expand_to feed_forward_layers gather group_norm_rows index_select
     layer_norm_backward layer_norm_rows linear linear_gradients loss_of_all matmul max_pool mean mul nll_rows permute_dims random_dropout
     relu_backward residual_norm rotary_embedding scatter_add select slice_dim softmax sorted_first squeeze_dims sub sum table_rows unfold
-    view_as_shape weighted_mean""".split()
+    any vector_norm view_as_shape weighted_mean""".split()
 
 
 def all_operators(rank, size):

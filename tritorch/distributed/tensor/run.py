@@ -14,10 +14,11 @@ from tritorch.distributed.tensor.mixing import same_everywhere
 from tritorch.distributed.tensor.placement_types import Partial
 from tritorch.distributed.tensor.plans import Call
 from tritorch.distributed.tensor.pointwise import rule_of
-from tritorch.distributed.tensor.spec import pieces, whole_on_all
+from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, pieces, whole_on_all
 from tritorch.dtype import get_default_dtype
 from tritorch.errors import check
 from tritorch.ops import create
+from tritorch.shape import layout
 from tritorch.tensor import Tensor
 
 
@@ -69,10 +70,27 @@ class Way:
 
     __slots__ = ("plan", "outs", "sizes", "view", "specs")
 
-    def __init__(self, plan, outs, mesh, view=False):
-        self.plan, self.outs, self.view = plan, outs, view
-        self.sizes = [pieces(shape, mesh, places)[0] for (shape, _), places in zip(outs, plan.outs)]
-        self.specs = [None] * len(outs)                                  # (strides of the part, spec) of the last results
+    def __init__(self, plan, promise, mesh):
+        self.plan, self.view, self.outs = plan, isinstance(promise, Tensor), outs_of(promise)
+        self.sizes = [pieces(shape, mesh, places)[0] for (shape, _), places in zip(self.outs, plan.outs)]
+        # strides, too, are those of whole tensors: what depends on them must be the same on all processes
+        strides = [promise.strides] if self.view else map(strides_of, (promise,) if type(promise) is tuple else promise)
+        self.specs = [DTensorSpec(mesh, places, TensorMeta(layout(shape)[0], s, dtype))
+                      for (shape, dtype), places, s in zip(self.outs, plan.outs, strides)]
+
+
+def outs_of(promise):
+    """[(shape, dtype)] of the results that an operator's body promises."""
+    if isinstance(promise, Tensor):
+        return [(promise.shape, promise.dtype)]
+    return [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
+
+
+def strides_of(promise):
+    """The strides of a promised result, as `empty` would make them."""
+    shape, usual, _ = layout(promise[0])
+    strides, rule = (*promise[3:], None, None)[:2]
+    return usual if strides is None or strides == usual else tuple(strides if rule is None else rule(shape, strides))
 
 
 ways, KEPT = {}, 4096
@@ -105,10 +123,8 @@ def way_of(op, args):
     mesh = mesh_of(op.__name__, given)
     args = chance.agreed(op, args, mesh, given[0].device)
     promise = op.body(*args)
-    view = isinstance(promise, Tensor)
-    outs = [(promise.shape, promise.dtype)] if view else [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
     tensors = spread_out(op.__name__, given, mesh)
-    found = Way(rule_of(op)(Call(op, args, tensors, outs, mesh)), outs, mesh, view)
+    found = Way(rule_of(op)(Call(op, args, tensors, outs_of(promise), mesh)), promise, mesh)
     if key is not None:
         if len(ways) >= KEPT:
             ways.clear()
@@ -133,20 +149,14 @@ def result(op, args, tensors, way, mesh):
     finally:
         state.grad = was
     found = found if isinstance(found, (tuple, list)) else (found,)
-    return [_finished(way, k, x, mesh) for k, x in enumerate(found)]
+    return [_finished(way, k, x) for k, x in enumerate(found)]
 
 
-def _finished(way, k, local, mesh):
+def _finished(way, k, local):
     """The DTensor of this process's part of a result."""
-    assert local.shape == way.sizes[k], (way.outs[k], local.shape, way.sizes[k], way.plan.needs, way.plan.outs)
-    if local.base is not None:
-        local = local.detach()
-    known = way.specs[k]
-    if known is not None and known[0] == local.strides and known[1].tensor_meta.dtype is local.dtype:
-        return of_spec(local, known[1])
-    out = made(local, mesh, way.plan.outs[k], way.outs[k][0])
-    way.specs[k] = local.strides, out.storage.spec
-    return out
+    spec = way.specs[k]
+    assert local.shape == way.sizes[k] and local.dtype is spec.tensor_meta.dtype, (way.outs[k], local.shape, way.sizes[k], spec)
+    return of_spec(local if local.base is None else local.detach(), spec)
 
 
 def _of_nothing(op, tensors, way, parts, mesh):
@@ -195,9 +205,9 @@ def write(op, args, out):
     if node is not None and outs[0].base is not None:
         raise RuntimeError(f"{op.__name__}: expected a DTensor that is no view to write in where gradients are recorded, got a view; "
                            "use the operator that makes a new tensor")
-    seen = Call(op, args, spread_out(op.__name__, tensors_of(args), mesh), [p[:2] for p in promises], mesh)
+    seen = Call(op, args, spread_out(op.__name__, tensors_of(args), mesh), outs_of(promise), mesh)
     with no_grad():
-        _written(seen, outs)
+        _written(seen, outs, promise)
     writer = user_place()
     for o in outs:
         o.storage.version += 1
@@ -207,7 +217,7 @@ def write(op, args, out):
     return out
 
 
-def _written(seen, outs):
+def _written(seen, outs, promise):
     """Run on the parts into the parts of the destinations where the plan can give them what placements they have, else copy."""
     wanted = [o.placements if isinstance(o, DTensor) else whole_on_all(seen.mesh) for o in outs]
     direct = rule_of(seen.op)
@@ -217,7 +227,7 @@ def _written(seen, outs):
         locals_ = [o.storage.local for o in outs]
         seen.op.into(locals_[0] if len(outs) == 1 else tuple(locals_), *put_in(seen.args, parts))
         return
-    way = Way(direct(seen), seen.outs, seen.mesh)
+    way = Way(direct(seen), promise, seen.mesh)
     for o, new, places in zip(outs, result(seen.op, seen.args, seen.tensors, way, seen.mesh), wanted):
         target = o.storage.local if isinstance(o, DTensor) else o
         target.copy_(exchange.moved(new.storage.local, seen.mesh, new.placements, places, new.shape))

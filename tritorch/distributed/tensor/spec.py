@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 from tritorch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 from tritorch.errors import check
-from tritorch.shape import Size, contiguous_strides
+from tritorch.shape import Size
 
 __all__ = ["DTensorSpec", "TensorMeta"]
 
@@ -140,11 +140,6 @@ def whole_of(shape, strides, mesh, placements):
                     strides[d] = s * n
             shape[p.dim] *= n
     return tuple(shape), tuple(strides)
-
-
-def strides_like(shape, local):
-    """Strides of a whole that lies in memory as this process's piece does."""
-    return contiguous_strides(shape) if local.is_contiguous() else in_order_of(local.strides, shape)
 
 
 def in_order_of(strides, shape):
