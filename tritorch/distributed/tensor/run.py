@@ -190,24 +190,31 @@ def call(op, args):
 def write(op, args, out):
     """A call in place or with out=."""
     outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-    mesh = mesh_of(op.__name__, (*outs, *tensors_of(args)))
-    args = chance.agreed(op, args, mesh, outs[0].device)
-    promise = op.body(*args)
-    promises = (promise,) if type(promise) is tuple else promise
-    for o, p in zip(outs, promises):
-        if not (isinstance(o, Tensor) and o.shape == p[0] and o.dtype is p[1] and not o._inference):
-            _check_destination(op, o, *p[:3], args)
     for o in outs:
         if "_gathered" in o.__dict__:
             raise Gathered(f"{op.__name__}: expected a DTensor that has memory of its own, got a view whose elements came from other "
                            "processes, so that its base would not be written; use an operator that makes a new tensor")
+    key = _key_of_write(op, args, outs)
+    plan, tensors = written.get(key), None
+    if plan is None:
+        mesh = mesh_of(op.__name__, (*outs, *tensors_of(args)))
+        args = chance.agreed(op, args, mesh, outs[0].device)
+        promise = op.body(*args)
+        _check(op, outs, args, promise)
+        tensors = spread_out(op.__name__, tensors_of(args), mesh)
     node = slices.prepare(op, outs, args) if state.grad else None
     if node is not None and outs[0].base is not None:
         raise RuntimeError(f"{op.__name__}: expected a DTensor that is no view to write in where gradients are recorded, got a view; "
                            "use the operator that makes a new tensor")
-    seen = Call(op, args, spread_out(op.__name__, tensors_of(args), mesh), outs_of(promise), mesh)
     with no_grad():
-        _written(seen, outs, promise)
+        if plan is not None:
+            _direct(op, args, tensors_of(args), outs, plan)
+        else:
+            plan = _written(Call(op, args, tensors, outs_of(promise), mesh), outs, promise)
+            if key is not None and plan is not None:
+                if len(written) >= KEPT:
+                    written.clear()
+                written[key] = plan
     writer = user_place()
     for o in outs:
         o.storage.version += 1
@@ -217,17 +224,46 @@ def write(op, args, out):
     return out
 
 
+written = {}                                                             # plans of calls that write straight into the parts
+
+
+def _key_of_write(op, args, outs):
+    """What such a plan depends on, or None."""
+    key = key_of(op, args)
+    if key is None or not all(isinstance(o, DTensor) and not o._inference for o in outs):
+        return None
+    key = key, *[(o.storage.spec.mesh, o.storage.spec.placements, o.storage.spec.tensor_meta) for o in outs]
+    try:
+        hash(key)
+    except TypeError:                                                    # a list among the arguments
+        return None
+    return key
+
+
+def _check(op, outs, args, promise):
+    for o, p in zip(outs, (promise,) if type(promise) is tuple else promise):
+        if not (isinstance(o, Tensor) and o.shape == p[0] and o.dtype is p[1] and not o._inference):
+            _check_destination(op, o, *p[:3], args)
+
+
+def _direct(op, args, tensors, outs, plan):
+    """Run on the parts into the parts of the destinations."""
+    parts = [exchange.moved(x.storage.local, x.device_mesh, x.placements, need, x.shape) for x, need in zip(tensors, plan.needs)]
+    parts_of_outs = [o.storage.local for o in outs]
+    if any(x.numel() for x in parts_of_outs):
+        op.into(parts_of_outs[0] if len(outs) == 1 else tuple(parts_of_outs), *put_in(args, parts))
+
+
 def _written(seen, outs, promise):
-    """Run on the parts into the parts of the destinations where the plan can give them what placements they have, else copy."""
+    """Run into the destinations where a plan can give them what placements they have, and return it; else copy."""
     wanted = [o.placements if isinstance(o, DTensor) else whole_on_all(seen.mesh) for o in outs]
-    direct = rule_of(seen.op)
-    plan = direct(seen, wanted) if getattr(direct, "to_order", False) and all(isinstance(o, DTensor) for o in outs) else None
+    rule = rule_of(seen.op)
+    plan = rule(seen, wanted) if getattr(rule, "to_order", False) and all(isinstance(o, DTensor) for o in outs) else None
     if plan is not None and plan.run is None:
-        parts = [exchange.moved(x.storage.local, seen.mesh, x.placements, need, x.shape) for x, need in zip(seen.tensors, plan.needs)]
-        locals_ = [o.storage.local for o in outs]
-        seen.op.into(locals_[0] if len(outs) == 1 else tuple(locals_), *put_in(seen.args, parts))
-        return
-    way = Way(direct(seen), promise, seen.mesh)
+        _direct(seen.op, seen.args, seen.tensors, outs, plan)
+        return plan
+    way = Way(rule(seen), promise, seen.mesh)
     for o, new, places in zip(outs, result(seen.op, seen.args, seen.tensors, way, seen.mesh), wanted):
         target = o.storage.local if isinstance(o, DTensor) else o
         target.copy_(exchange.moved(new.storage.local, seen.mesh, new.placements, places, new.shape))
+    return None
