@@ -176,6 +176,14 @@ def watched(mesh, rank):
     assert y.placements == (Shard(0),)
     with experimental.implicit_replication():
         assert (x * torch.arange(4.0)).full_tensor().sum() == 24
+    @experimental.local_map(out_placements=([Shard(0)], None), in_placements=([Shard(0)], None))
+    def rows(x, factor):
+        return x * factor, len(x)
+
+    y, count = rows(x, 3)
+    assert count == 2 and y.placements == (Shard(0),) and y.full_tensor().sum() == 48 and rows(torch.ones(1), 2)[1] == 1
+    with pytest.raises(ValueError, match="redistribute_inputs=True"):
+        rows(y.redistribute(placements=[Shard(1)]), 3)
     visualize_sharding(x)
     visualize_sharding(x.redistribute(placements=[Replicate()]).sum(0))
 
