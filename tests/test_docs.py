@@ -105,3 +105,16 @@ def test_tutorial_of_an_own_operator():
     done = subprocess.run([sys.executable, "tutorials/custom_op.py"], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert "on" in done.stdout and "gradient" in done.stdout
+
+
+def test_tutorial_of_bugs():
+    """In a process of its own: it takes the place of the GPU twice."""
+    done = subprocess.run([sys.executable, "tutorials/find_the_bug.py"], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    source = (ROOT / "tutorials/find_the_bug.py").read_text().splitlines()
+    first, second, third, raced, right, fourth = done.stdout.splitlines()
+    line = next(i for i, text in enumerate(source, 1) if "tl.load(x_ptr + i)" in text)
+    assert f"find_the_bug.py:{line}," in first and "108 bytes past the end" in first
+    assert "nan" in second and "[25, 25, 25, 25]" in third and "a race" in raced and "[25, 25, 25, 25]" in right
+    assert not fourth.startswith("4. without a wait: 2000.0,") and fourth.endswith("with it: 2000.0")

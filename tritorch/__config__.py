@@ -9,9 +9,10 @@ def show():
     """
     import numpy as np
 
-    from tritorch import __version__, version
+    from tritorch import version
 
-    return f"tritorch, in Python alone:\n  - tritorch {__version__}\n  - numpy {np.__version__}, for the CPU\n  - CUDA {version.cuda}\n"
+    facts = f"tritorch {version.tritorch}", f"numpy {np.__version__}, for the CPU", f"CUDA {version.cuda}"
+    return "".join(["tritorch, in Python alone:\n", *[f"  - {fact}\n" for fact in facts]])
 
 
 def parallel_info():

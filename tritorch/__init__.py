@@ -60,12 +60,12 @@ from tritorch.precision import get_float32_matmul_precision, set_float32_matmul_
 from tritorch.printing import get_printoptions, set_printoptions
 from tritorch.shape import Size
 from tritorch.tensor import Tensor
+from tritorch.torch_version import __version__
 
 surface.attach()
 globals().update(methods.surface)                                        # the functions of the operators' table
 float, int, bool = _types.float, _types.int, _types.bool                 # the names of PyTorch, which shadow Python's here alone
 inf, nan, pi, e = _types.math.inf, _types.math.nan, _types.math.pi, _types.math.e
-__version__ = "0.1.0"
 
 # `tritorch.dtype`, `device`, `layout` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
 from tritorch.device import device, get_default_device, set_default_device  # noqa: E402

@@ -73,6 +73,8 @@ from tritorch import pickling as pickling
 from tritorch import precision as precision
 from tritorch import printing as printing
 from tritorch import profiler as profiler
+from tritorch import pytorch_files as pytorch_files
+from tritorch import pytorch_pickles as pytorch_pickles
 from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import recurrent as recurrent
@@ -91,6 +93,7 @@ from tritorch import switches as switches
 from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
+from tritorch import torch_version as torch_version
 from tritorch import typed as typed
 from tritorch import types as types
 from tritorch import utils as utils
@@ -1416,8 +1419,8 @@ def lgamma(input) -> Tensor:
 def linspace(start, end, steps, *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """`steps` numbers evenly from `start` to `end`, both included; on a line in the plane if they are complex."""
     ...
-def load(f, map_location=..., weights_only=..., mmap=...) -> Any:
-    """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file."""
+def load(f, map_location=..., pickle_module=..., *, weights_only=..., mmap=..., **pickle_load_args) -> Any:
+    """Read what `save` wrote, any safetensors file (its flat dictionary) or what PyTorch's `torch.save` wrote; a path or a binary file."""
     ...
 def log(input) -> Tensor:
     """The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π]."""
@@ -1857,7 +1860,7 @@ def rsqrt_(self, *args, **kw) -> Any:
 def rsub(input, other, alpha=...) -> Any:
     """other - alpha · input."""
     ...
-def save(obj, f) -> Any:
+def save(obj, f, pickle_module=..., pickle_protocol=..., _use_new_zipfile_serialization=...) -> Any:
     """Write an object to a path or a binary file."""
     ...
 def scalar_tensor(s, *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:

@@ -75,7 +75,7 @@ def info():
     import tritorch
     from tritorch.cuda import compiler, driver
 
-    print(f"tritorch {tritorch.__version__}, Python {platform.python_version()}, {platform.platform()}")
+    print(f"tritorch {tritorch.version.tritorch}, Python {platform.python_version()}, {platform.platform()}")
     for package in ("numpy", "ml_dtypes", "scipy", "triton", "cuda-bindings"):
         try:
             print(f"{package} {importlib.metadata.version(package)}")

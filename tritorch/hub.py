@@ -105,7 +105,7 @@ def load_state_dict_from_url(url, model_dir=None, map_location=None, progress=Tr
     """`tritorch.load` of the checkpoint at `url`, which is downloaded to `model_dir` unless it is there.
 
     model_dir: `get_dir()`/checkpoints unless given. file_name: the last part of the URL unless given. check_hash: the name holds
-    digits of the content's SHA-256 (`resnet18-f37072fd.pth`), and the content has to match. `load` reads safetensors alone.
+    digits of the content's SHA-256 (`resnet18-f37072fd.pth`), and the content has to match. What it holds is read by `load`.
     """
     folder = Path(get_dir(), "checkpoints") if model_dir is None else Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,4 +115,4 @@ def load_state_dict_from_url(url, model_dir=None, map_location=None, progress=Tr
         sys.stderr.write(f'Downloading: "{url}" to {path}\n')
         digits = HASH_REGEX.search(name) if check_hash else None
         download_url_to_file(url, path, digits.group(1) if digits else None, progress)
-    return load(path, map_location, weights_only)
+    return load(path, map_location, weights_only=weights_only)

@@ -153,10 +153,10 @@ def read_entry(name, entry):
 
 
 def refuse_pytorch(prefix, fits):
-    way_out = "safetensors.torch.save_file(model.state_dict(), path) where PyTorch is, then load that file here"
-    need(not prefix.startswith(b"PK\x03\x04"), "a safetensors file", "a zip archive, as torch.save writes it", use=way_out)
+    need(not prefix.startswith(b"PK\x03\x04"), "a safetensors file", "a zip archive, as torch.save writes it",
+         use="tritorch.load with a file that can seek")
     pickled = len(prefix) > 1 and prefix[0] == 0x80 and 2 <= prefix[1] <= 5
-    need(fits or not pickled, "a safetensors file", "a pickle, which may run any code", use=way_out)
+    need(fits or not pickled, "a safetensors file", "a pickle, which may run any code", use="torch.save where it was made")
 
 
 class Reader:

@@ -9,7 +9,6 @@ of elements, and come back as views of one memory. A tensor on its own is writte
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import math
 from collections import Counter, OrderedDict
@@ -19,11 +18,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tritorch import pytorch_files
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
 from tritorch.interop import from_numpy
 from tritorch.nn.parameter import Parameter
+from tritorch.pytorch_pickles import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals  # noqa: F401
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
 from tritorch.shape import Size
 from tritorch.storage import Spread
@@ -38,12 +39,13 @@ NUMPY = {kind.numpy for kind in ALL if kind.numpy.kind in "biuf"}           # th
 BUILDERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": Size, "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 
 
-def save(obj, f):
+def save(obj, f, pickle_module=None, pickle_protocol=2, _use_new_zipfile_serialization=True):
     """Write an object to a path or a binary file.
 
     `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices, Sizes, numpy's arrays and numbers, in dicts, OrderedDicts,
     Counters, lists, tuples and sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when
-    all is written. Of a DTensor each process writes its part, to a file of its own.
+    all is written. PyTorch's further arguments speak of pickles, and mean nothing here. Of a DTensor each process writes its part, to a
+    file of its own.
 
     >>> import os, tempfile, tritorch as torch
     >>> path = os.path.join(tempfile.mkdtemp(), "checkpoint")
@@ -173,43 +175,19 @@ def covering(tensors):
 
 
 # ------------------------------------------------------------------ loading
-_safe_globals: list[object] = []                                         # kept for those who ask; a file names no classes
-
-
-def add_safe_globals(safe_globals):
-    """Take note of classes that files may name in PyTorch; here they name none."""
-    _safe_globals.extend(x for x in safe_globals if x not in _safe_globals)
-
-
-def get_safe_globals():
-    """What `add_safe_globals` took note of."""
-    return list(_safe_globals)
-
-
-def clear_safe_globals():
-    """Forget what `add_safe_globals` took note of."""
-    _safe_globals.clear()
-
-
-@contextlib.contextmanager
-def safe_globals(safe_globals):
-    """`add_safe_globals` for a block."""
-    before = get_safe_globals()
-    add_safe_globals(safe_globals)
-    try:
-        yield
-    finally:
-        _safe_globals[:] = before
-
-
-def load(f, map_location=None, weights_only=True, mmap=None):
-    """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file.
+def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=None, **pickle_load_args):
+    """Read what `save` wrote, any safetensors file (its flat dictionary) or what PyTorch's `torch.save` wrote; a path or a binary file.
 
     `map_location`: a device, a {from: to} dictionary of device names, or a function (CPU tensor, device name) → tensor or None; by
     default tensors go back to the devices they came from. `mmap=True` (paths only) leaves CPU tensors in the file until they are
-    used; writes to them do not change it. Nothing in a file can run code, whatever `weights_only` says. Raises FileFormatError if
-    the file is broken or of another format. See `save` for an example.
+    used; writes to them do not change it. Nothing in a file can run code: PyTorch's may name tensors, plain values and what
+    `serialization.add_safe_globals` allows. With `weights_only=False` they may name anything, as there: only for files that you trust.
+    Raises FileFormatError if the file is broken or of another format. `pickle_module` and its arguments mean nothing here. See `save`
+    for an example.
     """
+    if pytorch_files.is_pytorch(f):
+        check(not mmap or not hasattr(f, "read"), "load", "a path for mmap=True", type(f).__name__, error=ValueError)
+        return pytorch_files.read(f, lambda x, home: placed(x, home, map_location), bool(mmap), weights_only is False)
     reader = Reader(f, bool(mmap))
     try:
         text = reader.metadata.get("tritorch")

@@ -1,9 +1,10 @@
 """Versions, under the names of torch.version."""
 from importlib import metadata
 
-from tritorch import __version__  # noqa: F401
+from tritorch.torch_version import __version__, release  # noqa: F401
 
-hip = xpu = None                                                         # GPUs of other makers are not supported
+tritorch = release                                                       # our own, where __version__ begins with PyTorch's
+hip = rocm = xpu = None                                                  # GPUs of other makers are not supported
 debug = False
 
 

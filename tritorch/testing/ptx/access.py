@@ -9,6 +9,7 @@ from tritorch.testing.ptx.operands import DTYPES, Register, Sink, Vector
 from tritorch.testing.ptx.registry import instruction
 
 U64 = np.dtype("u8")
+LOCAL_WINDOW = np.uint64(1 << 60)        # generic addresses of local memory begin here
 _STRONG, _ACQUIRING, _RELEASING = {"acquire", "relaxed", "volatile"}, {"acquire", "acq_rel"}, {"release", "acq_rel"}
 
 
@@ -17,11 +18,13 @@ def _named(modifiers):
     return next((w.partition("::")[0] for w in modifiers if w.partition("::")[0] in ("param", "global", "shared", "local")), None)
 
 
-def space(machine, ins):
-    """param, global, shared or local; an access without a space finds it by the address, and Triton writes none."""
+def space(machine, ins, operand, lanes):
+    """param, global, shared or local; an access without a space finds it by the address: what Triton links in has some to local memory."""
     found = _named(ins.modifiers)
     if found is None:
-        raise machine.fault("a generic address")
+        if (machine.address(operand)[lanes] < LOCAL_WINDOW).any():
+            raise machine.fault("a generic address that is none of local memory")
+        return "local"
     return found
 
 
@@ -41,7 +44,7 @@ def _places(machine, ins, where, operand, nbytes, lanes):
         return machine.memory.bytes, (addresses - np.uint64(machine.memory.base)).view(np.int64)
     if where == "shared":
         return machine.shared.reshape(-1), machine.shared_places(addresses, nbytes, lanes)
-    size = machine.local.shape[1]
+    addresses, size = addresses & (LOCAL_WINDOW - np.uint64(1)), machine.local.shape[1]
     wrong = (addresses % np.uint64(nbytes) != 0) | (addresses > size - nbytes)
     if wrong.any():
         raise machine.fault(f"local address {addresses[wrong.argmax()]:#x} of {size} bytes", lanes[wrong.argmax()])
@@ -60,10 +63,10 @@ def _items(operand):
 @instruction("ld", "ldu")
 def ld(machine, ins):
     """A vector of n numbers is one access: its address is aligned to all of it."""
-    items, dtype, where = _items(ins.operands[0]), DTYPES[ins.types[-1]], space(machine, ins)
+    items, dtype, lanes = _items(ins.operands[0]), DTYPES[ins.types[-1]], machine.active()
+    where = space(machine, ins, ins.operands[1], lanes)
     if where == "param" and ins.operands[1].base.__class__ is Register:                  # of a function that was called
         return machine.write(items[0], machine.read(ins.operands[1].base, dtype))
-    lanes = machine.active()
     memory, places = _places(machine, ins, where, ins.operands[1], len(items) * dtype.itemsize, lanes)
     if where == "global" and machine.races is not None and _STRONG.isdisjoint(ins.modifiers):
         machine.races.read(machine, places, len(items) * dtype.itemsize, lanes, still="nc" in ins.modifiers)
@@ -91,7 +94,7 @@ def st(machine, ins):
     items, dtype, lanes = _items(ins.operands[1]), DTYPES[ins.types[-1]], machine.active()
     if ins.operands[0].base.__class__ is Register and "param" in ins.modifiers:
         return machine.write(ins.operands[0].base, machine.read(items[0], dtype))
-    where = space(machine, ins)
+    where = space(machine, ins, ins.operands[0], lanes)
     memory, places = _places(machine, ins, where, ins.operands[0], len(items) * dtype.itemsize, lanes)
     if where == "shared" and machine.unfenced is not None:
         proxies.written(machine, places, lanes)
@@ -140,7 +143,7 @@ def atom(machine, ins):
     kind = ins.types[-1]
     dtype, lanes, vectors = DTYPES[kind], machine.active(), [_items(operand) for operand in rest]
     width = len(vectors[0])
-    memory, places = _places(machine, ins, space(machine, ins), place, width * dtype.itemsize, lanes)
+    memory, places = _places(machine, ins, space(machine, ins, place, lanes), place, width * dtype.itemsize, lanes)
     operation = next(w for w in ins.modifiers if w in _ATOMIC or w == "cas")
     numbers, changed = memory.view(dtype), False
     for k, target in enumerate(_items(result) if width > 1 else [result]):
@@ -189,5 +192,8 @@ def _in_turn(numbers, places, values, function, compare):
 
 @instruction("cvta")
 def cvta(machine, ins):
-    """Addresses are the same in every space here; a generic address is one of global memory or of a parameter."""
-    machine.write(ins.operands[0], machine.read(ins.operands[1], U64))
+    """Addresses are the same in every space here, but for those of local memory, which is every thread's own."""
+    value = machine.read(ins.operands[1], U64)
+    if "local" in ins.modifiers:
+        value = value - LOCAL_WINDOW if "to" in ins.modifiers else value + LOCAL_WINDOW
+    machine.write(ins.operands[0], value)

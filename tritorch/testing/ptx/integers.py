@@ -112,6 +112,16 @@ def with_carry(machine, ins):
     machine.write(ins.operands[0], total.astype(U32))
 
 
+@instruction("sub.cc", "subc")
+def with_borrow(machine, ins):
+    """32-bit differences that hand on what they borrow."""
+    a, b = (machine.spread(machine.read(operand, U32)).astype(U64) for operand in ins.operands[1:])
+    b = b + machine.state["carry"] if ins.name == "subc" else b
+    if "cc" in ins.modifiers:
+        machine.state["carry"] = np.where(machine.mask, (a < b).astype(U64), machine.state.get("carry", np.uint64(0)))
+    machine.write(ins.operands[0], (a - b).astype(U32))
+
+
 # ------------------------------------------------------------------ shifts and fields
 def shift_left(a, count):
     bits = 8 * a.itemsize

@@ -1,0 +1,41 @@
+"""Instructions of the GPU made of PTX that Triton does not write itself: those of libdevice, as in the sine of a large float64, and of what
+users write, such as tl.clamp(x, -limit, limit) and x % y."""
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from test_ptx_instructions import run  # noqa: E402
+
+from tritorch.testing.ptx.machine import Fault  # noqa: E402
+from tritorch.testing.ptx.parse import SHARED_BASE  # noqa: E402
+
+
+def test_extremes_of_magnitudes():
+    a, b = np.float32([-5, 5, 0.5, -0.5, -np.inf, np.nan]), np.float32([1, 1, 1, 1, -1, 1])
+    result = run("min.xorsign.abs.f32 %r2, %r0, %r1; max.xorsign.abs.f32 %r3, %r0, %r1;", r0=a, r1=b)
+    assert result("r2", np.float32)[:6].tolist() == [-1, 1, 0.5, -0.5, 1, 1]
+    assert result("r3", np.float32)[:6].tolist() == [-5, 5, 1, -1, np.inf, 1]
+
+
+@pytest.mark.parametrize("kind, found", [
+    ("finite", [0, 0, 0, 1, 1, 1]), ("infinite", [0, 1, 1, 0, 0, 0]), ("number", [0, 1, 1, 1, 1, 1]),
+    ("notanumber", [1, 0, 0, 0, 0, 0]), ("normal", [0, 0, 0, 1, 0, 0]), ("subnormal", [0, 0, 0, 0, 1, 0])])
+def test_kinds_of_numbers(kind, found):
+    result = run(f"testp.{kind}.f32 %p0, %r0;", r0=np.float32([np.nan, np.inf, -np.inf, -1.5, 1e-40, 0]))
+    assert result("p0")[:6].tolist() == [bool(x) for x in found]
+
+
+def test_a_borrow_goes_to_the_next_difference():
+    a, b = 0x00000001_00000000_00000005, 0x00000000_FFFFFFFF_00000006
+    parts = {f"r{3 * i + k}": np.uint32(v >> 32 * k & 0xFFFFFFFF) for i, v in enumerate((a, b)) for k in range(3)}
+    result = run("sub.cc.u32 %r6, %r0, %r3; subc.cc.u32 %r7, %r1, %r4; subc.u32 %r8, %r2, %r5;", **parts)
+    assert sum(int(result(f"r{6 + k}")[0]) << 32 * k for k in range(3)) == a - b
+
+
+def test_generic_addresses_of_local_memory():
+    got = run("mov.b64 %d0, depot; cvta.local.u64 %d1, %d0; mov.b32 %r2, %tid.x; st.b32 [%d1+4], %r2; ld.b32 %r0, [%d1+4];"
+              "cvta.to.local.u64 %d2, %d1; ld.local.b32 %r1, [%d2+4];")
+    assert got("r0").tolist() == got("r1").tolist() == list(range(32))   # every thread has its own
+    with pytest.raises(Fault, match="a generic address that is none of local memory"):
+        run(f"st.b32 [{SHARED_BASE}], 7;")
