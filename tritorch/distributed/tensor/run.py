@@ -68,10 +68,10 @@ def spread_out(name, tensors, mesh):
 class Way:
     """What calls with tensors of the same kinds and the same other arguments do: worked out once."""
 
-    __slots__ = ("plan", "outs", "sizes", "view", "specs")
+    __slots__ = ("plan", "outs", "sizes", "view", "specs", "mesh")
 
     def __init__(self, plan, promise, mesh):
-        self.plan, self.view, self.outs = plan, isinstance(promise, Tensor), outs_of(promise)
+        self.plan, self.view, self.outs, self.mesh = plan, isinstance(promise, Tensor), outs_of(promise), mesh
         self.sizes = [pieces(shape, mesh, places)[0] for (shape, _), places in zip(self.outs, plan.outs)]
         # strides, too, are those of whole tensors: what depends on them must be the same on all processes
         strides = [promise.strides] if self.view else map(strides_of, (promise,) if type(promise) is tuple else promise)
@@ -118,7 +118,7 @@ def way_of(op, args):
     except TypeError:                                                    # a list among the arguments
         key = found = None
     given = tensors_of(args)
-    if found is not None:
+    if found is not None and found.mesh is given[0].storage.spec.mesh:   # an equal one may be of another world, whose groups have ended
         return found, given, args
     mesh = mesh_of(op.__name__, given)
     args = chance.agreed(op, args, mesh, given[0].device)
