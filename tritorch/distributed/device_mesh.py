@@ -31,7 +31,8 @@ class DeviceMesh:
         check(len(np.unique(self._ranks)) == self._ranks.size, "DeviceMesh", "each rank once", self._ranks.tolist(), error=ValueError)
         self._strides = tuple(s // self._ranks.itemsize for s in self._ranks.strides)
         self._groups = self._made(backend_override or ()) if _groups is None else list(_groups)
-        self.world, self._hash, self.seeded = _world.default, None, set()   # seeded: the parts whose processes draw alike (tensor/chance.py)
+        self.world, self._hash = _world.default, None
+        self.seeded = set()                                              # parts whose processes draw alike: see tensor/chance.py
         self._root, self._flattened = _root, {}                          # of a part: the whole; of a whole: name -> (its dims, their group)
         place = np.argwhere(self._ranks == get_rank())
         self._place = tuple(place[0].tolist()) if len(place) else None
