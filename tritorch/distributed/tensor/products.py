@@ -214,11 +214,11 @@ def convolution_weight(call, n):
 
 
 @rule(*"""avg_pool avg_pool_input max_pool max_pool_input max_pool_values avg_pool_volume avg_pool_volume_input max_pool_volume
-    max_pool_volume_input max_pool_volume_values""".split())
+    max_pool_volume_input max_pool_volume_values resize resize_back edge_pad edge_pad_back unfold_images fold_images""".split())
 @by_mesh_dim
 def pools(call, n):
-    """Images and channels."""
-    for d in (0, 1):
+    """Images and, but where they are taken apart to blocks, channels."""
+    for d in (0,) if call.op.__name__ in ("unfold_images", "fold_images") else (0, 1):
         if any(d in call.cut(k) for k in range(len(call.tensors))):
             yield [S(d)] * len(call.tensors), [S(d)] * len(call.outs)
 
