@@ -5,7 +5,7 @@ from copy import deepcopy
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.distributed.tensor import distribute, exchange
-from tritorch.distributed.tensor.placement_types import Partial, Replicate
+from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shard
 from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, whole_of, whole_on_all
 from tritorch.errors import check
 from tritorch.memory_format import dense_strides
@@ -349,6 +349,13 @@ def on_whole(fn, *xs):
     mesh = next(x.device_mesh for x in xs if isinstance(x, DTensor))
     out = fn(*[x.full_tensor() if isinstance(x, DTensor) else x for x in xs])
     return DTensor.from_local(out, mesh, whole_on_all(mesh))
+
+
+def rows_first(*xs):
+    """Tensors of which all dims but the last become one, in whatever order that is the same for all of them: a dim that is cut comes first,
+    so that it can stay cut."""
+    cut = sorted({p.dim for x in xs if isinstance(x, DTensor) for p in x.placements if type(p) is Shard and p.dim < x.ndim - 1})
+    return [x.movedim(cut[0], 0) for x in xs] if cut and cut[0] else xs
 
 
 def whole_gradient(part):
