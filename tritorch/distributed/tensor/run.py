@@ -175,7 +175,9 @@ def call(op, args):
     way, tensors, args = way_of(op, args)
     outs = result(op, args, tensors, way, tensors[0].storage.spec.mesh)
     if way.view:
-        if outs[0].storage.local.storage is tensors[0].storage.local.storage and "_gathered" not in args[0].__dict__:
+        mine, source = outs[0].storage.local, tensors[0].storage
+        stayed = source.spec.placements == way.plan.needs[0] and "_gathered" not in args[0].__dict__      # on all processes or on none
+        if stayed and (mine.storage is source.local.storage or not mine.numel()):
             return _view(op, args, outs[0])
         if outs[0].numel():
             outs[0]._gathered = True
