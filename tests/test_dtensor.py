@@ -75,6 +75,9 @@ def writes(mesh, x, rank):
     a[-1], a[3:, 0] = 7.0, distribute_tensor(torch.tensor([2.0, 3.0]), mesh, [Shard(0)])         # rows of several processes
     assert a.full_tensor()[:, 1].tolist() == [9.0] * 4 + [7.0] and a.full_tensor()[3:, 0].tolist() == [2.0, 3.0]
     assert "its base would not be written" in refusal(lambda: a[0].zero_())
+    b = distribute_tensor(torch.zeros(1, 2), mesh, [Shard(0)])           # of which one process has nothing
+    b[:, 1] = 5.0
+    assert b.full_tensor().tolist() == [[0.0, 5.0]]
     b = a.view(5, 3, 1)                                                  # a view has the memory of its base
     b.zero_()
     assert not a.full_tensor().any() and a._version == b._version
@@ -254,7 +257,7 @@ NAMES = """addmm amax attention attention_backward batch_norm_train choose conca
     cross_entropy_rows cross_entropy_backward diagonal div_true expand_to feed_forward_layers gather group_norm_rows index_select
     layer_norm_backward layer_norm_rows linear linear_gradients loss_of_all matmul max_pool mean mul nll_rows permute_dims random_dropout
     relu_backward residual_norm rotary_embedding scatter_add select slice_dim softmax sorted_first squeeze_dims sub sum table_rows unfold
-    view_as_shape weighted_mean""".split()
+    any vector_norm view_as_shape weighted_mean""".split()
 
 
 def all_operators(rank, size):

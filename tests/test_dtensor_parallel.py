@@ -174,8 +174,21 @@ def watched(mesh, rank):
         z = (x.redistribute(placements=[Shard(1)]) @ x).sum()            # pieces of what is summed: a sum of one element is left
         assert mode.get_comm_counts() == {"all_to_all_single": 1} and z.item() == 64 and mode.get_total_counts() == 2
     assert y.placements == (Shard(0),)
+    w = ones(3, 4, device_mesh=mesh).requires_grad_()
+    for cut in (0, 1):                                                   # rows of whichever dim: their gradients are summed up at last
+        with CommDebugMode() as mode:
+            (g,) = torch.autograd.grad(F.linear(ones(4, 4, 4, device_mesh=mesh, placements=[Shard(cut)]), w).sum(), w)
+            assert not mode.get_total_counts() and g.full_tensor().tolist() == [[16.0] * 4] * 3
     with experimental.implicit_replication():
         assert (x * torch.arange(4.0)).full_tensor().sum() == 24
+    @experimental.local_map(out_placements=([Shard(0)], None), in_placements=([Shard(0)], None))
+    def rows(x, factor):
+        return x * factor, len(x)
+
+    y, count = rows(x, 3)
+    assert count == 2 and y.placements == (Shard(0),) and y.full_tensor().sum() == 48 and rows(torch.ones(1), 2)[1] == 1
+    with pytest.raises(ValueError, match="redistribute_inputs=True"):
+        rows(y.redistribute(placements=[Shard(1)]), 3)
     visualize_sharding(x)
     visualize_sharding(x.redistribute(placements=[Replicate()]).sum(0))
 

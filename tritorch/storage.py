@@ -137,8 +137,9 @@ class Spread(Storage):
     has no bytes anywhere, so that what would read it as if it had is an error. Versions are counted where the part is."""
 
     __slots__ = ("local", "spec")
-    kind = gradient = like = whole = on_whole = None                     # functions of who makes them: the class that stands for a class of
-    # tensors, what a leaf keeps of a gradient, unset tensors like one, a gradient that came in pieces, what functions make of whole tensors
+    # functions of who makes them: the class that stands for a class of tensors, what a leaf keeps of a gradient, unset tensors like one, a
+    # gradient that came in pieces, what functions make of whole tensors, tensors whose first dim is the one that is cut
+    kind = gradient = like = whole = on_whole = rows_first = None
     owner, ptr = property(lambda self: self.local.storage.owner), property(lambda self: self.local.data_ptr())
 
     @property

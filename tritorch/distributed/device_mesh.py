@@ -31,7 +31,8 @@ class DeviceMesh:
         check(len(np.unique(self._ranks)) == self._ranks.size, "DeviceMesh", "each rank once", self._ranks.tolist(), error=ValueError)
         self._strides = tuple(s // self._ranks.itemsize for s in self._ranks.strides)
         self._groups = self._made(backend_override or ()) if _groups is None else list(_groups)
-        self._hash = None
+        self.world, self._hash = _world.default, None
+        self.seeded = set()                                              # parts whose processes draw alike: see tensor/chance.py
         self._root, self._flattened = _root, {}                          # of a part: the whole; of a whole: name -> (its dims, their group)
         place = np.argwhere(self._ranks == get_rank())
         self._place = tuple(place[0].tolist()) if len(place) else None
@@ -221,8 +222,8 @@ class DeviceMesh:
 
 def mesh_of(device_type, ranks, names):
     """The mesh of these ranks and names that this process has, or a new one, which all processes have to make: what was pickled."""
-    key = device_type, names, np.shape(ranks), tuple(np.ravel(ranks).tolist())
-    return alive.get(key) or DeviceMesh(device_type, ranks, mesh_dim_names=names)
+    found = alive.get((device_type, names, np.shape(ranks), tuple(np.ravel(ranks).tolist())))
+    return found if found is not None and found.world is _world.default else DeviceMesh(device_type, ranks, mesh_dim_names=names)
 
 
 alive = weakref.WeakValueDictionary()                                    # meshes by what makes them equal

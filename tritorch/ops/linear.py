@@ -12,6 +12,7 @@ from tritorch.ops.gemm import gemm
 from tritorch.ops.products import add_product, addmm, affine_dtype, matmul, multiply, one_dtype, sum_dtype, with_arrived
 from tritorch.pairs import OWN
 from tritorch.shape import broadcast_shapes
+from tritorch.storage import Spread
 from tritorch.tensor import empty
 
 
@@ -170,7 +171,8 @@ def linear_gradients_workloads(make):
 
 def affine_gradients(g, input, weight, bias, bias_shape):
     """For a gradient rule: those of a weight and a bias, the inputs of its node with these names, from the gradient of their affine map."""
-    rows, x = as_rows(g), as_rows(input)
+    pair = (g, input) if type(g.storage) is not Spread or g.shape[:-1] != input.shape[:-1] else Spread.rows_first(g, input)
+    rows, x = map(as_rows, pair)
     if not needed(weight):
         return None, g
     if rows.dtype.is_complex:

@@ -14,6 +14,7 @@ from tritorch.ops.padding import roll_images
 from tritorch.pairs import OWN, Parts
 from tritorch.shape import Size, own_dim, wrap_dim, wrap_dims
 from tritorch.shape import broadcast_shapes as common_shape
+from tritorch.storage import Spread
 from tritorch.tensor import Tensor, own, strided
 
 
@@ -51,11 +52,10 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     tritorch.Size([2, 2])
     """
     tensors, dim = several("stack", tensors), dim if axis is None else axis
-    shapes = dict.fromkeys([t.shape for t in tensors])
-    check(len(shapes) == 1, "stack", "one tensor or more of one shape", *shapes)
+    check(len(shapes := dict.fromkeys([t.shape for t in tensors])) == 1, "stack", "one tensor or more of one shape", *shapes)
     shape, d = tensors[0].shape, wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
-    if d < len(shape) and out is None and all(t.is_contiguous() for t in tensors):           # one view in the place of many
-        return own(view.view_as_shape(cat(tensors, d), (*shape[:d], len(tensors), *shape[d:])))
+    if d < len(shape) and out is None and all(t.is_contiguous() and type(t.storage) is not Spread for t in tensors):
+        return own(view.view_as_shape(cat(tensors, d), (*shape[:d], len(tensors), *shape[d:])))         # one view in the place of many
     return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
 
 

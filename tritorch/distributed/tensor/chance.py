@@ -9,16 +9,14 @@ from tritorch.distributed.tensor.spec import pieces
 from tritorch.generator import default_generator
 from tritorch.ops import create
 
-_met = set()                                                             # meshes and devices whose processes have the same seed
-
 
 def agreed(op, args, mesh, device):
     """The arguments of a random operator with the seed and offset of the mesh's first process, if this is the first call on it."""
     places = [op.names.index(name) for name in ("seed", "offset")] if "seed" in op.names else []
     drops = op.names.index("dropout") if "dropout" in op.names and isinstance(args[op.names.index("dropout")], tuple) else None
-    if not places and (drops is None or not args[drops][0]) or (mesh, device) in _met:
+    if not places and (drops is None or not args[drops][0]) or (mesh, device) in mesh._get_root_mesh().seeded:
         return args
-    _met.add((mesh, device))
+    mesh._get_root_mesh().seeded.add((mesh, device))
     mine = tuple(args[k] for k in places) if places else args[drops][1:]
     seed, offset = _first(mine, mesh)
     generator = default_generator(device)

@@ -6,6 +6,7 @@ from tritorch.distributed.tensor import dtensor, exchange
 from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shard
 from tritorch.distributed.tensor.spec import checked, whole_on_all
 from tritorch.errors import check
+from tritorch.memory_format import dense_strides
 from tritorch.ops import create
 from tritorch.tensor import Tensor, empty
 
@@ -61,7 +62,8 @@ def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_ran
     with no_grad():
         for k, p in enumerate(placements) if mesh.get_coordinate() is not None else ():
             local = _handed_out(local, mesh.get_group(k), p, src_data_rank)
-    return dtensor.made(local, mesh, placements, tensor.shape, None).requires_grad_(tensor.requires_grad)
+    strides = dense_strides(tensor.shape, tensor.strides)
+    return dtensor.made(local, mesh, placements, tensor.shape, strides).requires_grad_(tensor.requires_grad)
 
 
 def _handed_out(x, group, placement, source):

@@ -5,8 +5,8 @@ from copy import deepcopy
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.distributed.tensor import distribute, exchange
-from tritorch.distributed.tensor.placement_types import Partial, Replicate
-from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, strides_like, whole_of, whole_on_all
+from tritorch.distributed.tensor.placement_types import Partial, Replicate, Shard
+from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, checked, pieces, whole_of, whole_on_all
 from tritorch.errors import check
 from tritorch.memory_format import dense_strides
 from tritorch.ops import create, shaping
@@ -211,7 +211,7 @@ class DTensor(Tensor):
 def made(local, mesh, placements, shape, strides=None):
     """The DTensor of a part, without checks. The part must have no history."""
     shape, usual, _ = layout(shape if isinstance(shape, tuple) else tuple(shape))
-    strides = (usual if local.is_contiguous() else strides_like(shape, local)) if strides is None else tuple(strides)
+    strides = usual if strides is None else tuple(strides)
     return of_spec(local, DTensorSpec(mesh, placements, TensorMeta(shape, strides, local.dtype)))
 
 
@@ -272,7 +272,8 @@ def gradient_of(g, leaf):
 def like(x, dtype, device):
     """An unset DTensor of another dtype or device and otherwise as x; what is still to be reduced of x, each process has."""
     local, spec = x.storage.local, x.storage.spec
-    return made(empty(local.shape, dtype, device, local.strides, dense_strides), spec.mesh, _for_gradients(spec.placements), x.shape)
+    part = empty(local.shape, dtype, device, local.strides, dense_strides)
+    return made(part, spec.mesh, _for_gradients(spec.placements), x.shape, dense_strides(x.shape, x.strides))
 
 
 # ------------------------------------------------------------------ gradients
@@ -297,7 +298,7 @@ def _moved(x, placements, dtype=None):
     out = out if dtype is None else out.to(x.dtype)
     if out.storage is x.storage.local.storage and x.placements != placements:
         out = out.clone()
-    return made(out.detach() if out is x.storage.local else out, x.device_mesh, placements, x.shape)
+    return made(out.detach() if out is x.storage.local else out, x.device_mesh, placements, x.shape, dense_strides(x.shape, x.strides))
 
 
 def as_dtensor(g, mesh, shape):
@@ -335,12 +336,12 @@ class _ToLocal(Function):
     @staticmethod
     def forward(ctx, x, gradients):
         ctx.mesh, ctx.shape, ctx.placements = x.device_mesh, x.shape, _for_gradients(x.placements) if gradients is None else gradients
+        ctx.strides = x.strides
         return x.storage.local.detach()
 
     @staticmethod
     def backward(ctx, g):
-        strides = strides_like(ctx.shape, g)
-        return DTensor.from_local(g, ctx.mesh, ctx.placements, shape=ctx.shape, stride=strides), None
+        return DTensor.from_local(g, ctx.mesh, ctx.placements, shape=ctx.shape, stride=ctx.strides), None
 
 
 def on_whole(fn, *xs):
@@ -348,6 +349,13 @@ def on_whole(fn, *xs):
     mesh = next(x.device_mesh for x in xs if isinstance(x, DTensor))
     out = fn(*[x.full_tensor() if isinstance(x, DTensor) else x for x in xs])
     return DTensor.from_local(out, mesh, whole_on_all(mesh))
+
+
+def rows_first(*xs):
+    """Tensors of which all dims but the last become one, in whatever order that is the same for all of them: a dim that is cut comes first,
+    so that it can stay cut."""
+    cut = sorted({p.dim for x in xs if isinstance(x, DTensor) for p in x.placements if type(p) is Shard and p.dim < x.ndim - 1})
+    return [x.movedim(cut[0], 0) for x in xs] if cut and cut[0] else xs
 
 
 def whole_gradient(part):

@@ -3,7 +3,7 @@
 What is cut unevenly travels in pieces of the largest size: a dim of n rows cut for k processes is k · ceil(n / k) rows, of which the last
 are not read.
 """
-from math import prod
+import math
 
 from tritorch.autograd.modes import no_grad
 from tritorch.distributed import collectives as dist
@@ -61,6 +61,13 @@ def reduce(x, group, op):
     return out
 
 
+def joined_norm(x, group, power):
+    """The norm of what all ranks have together, of the norm of what each has."""
+    if math.isinf(power):
+        return reduce(x, group, "max" if power > 0 else "min")
+    return reduce(x, group, "sum") if power == 0 else reduce(x ** power, group, "sum") ** (1 / power)
+
+
 def reduce_to_piece(x, group, dim, op):
     """This rank's piece along a dim of the values of all ranks, reduced."""
     rows, size, x = x.shape[dim], group.size(), _rows_first(x, dim)
@@ -84,7 +91,7 @@ def turn(x, group, old, new, rows):
         shape[old], shape[new] = Shard.local_shard_size_and_offset(rows, size, r)[0], kept
         shapes.append(tuple(shape))
     given = shaping.cat([part.reshape(-1) for part in parts])
-    counts = [prod(shape) for shape in shapes]
+    counts = [math.prod(shape) for shape in shapes]
     got = empty((sum(counts),), x.dtype, x.device)
     tell("all_to_all_single", group)
     dist.all_to_all_single(got, given, counts, [part.numel() for part in parts], group)

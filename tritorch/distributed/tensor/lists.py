@@ -76,7 +76,7 @@ def norms(op, tensors, power, parts):
         found = _norm(op, some, power)
         mesh = None if place is None else meshes[place]
         for k in cut if mesh is not None and mesh.get_coordinate() is not None else ():
-            found = _joined(found, mesh.get_group(k), power)
+            found = exchange.joined_norm(found, mesh.get_group(k), power)
         parts.setdefault(found.storage.device, []).append(made(found, mesh, whole_on_all(mesh), ()) if one else found)
 
 
@@ -98,10 +98,3 @@ def _both(x, y, power):
     if math.isinf(power):
         return x.maximum(y) if power > 0 else x.minimum(y)
     return x + y if power == 0 else (x ** power + y ** power) ** (1 / power)
-
-
-def _joined(x, group, power):
-    """The norm of what the ranks of a group have, of the norms of their parts."""
-    if math.isinf(power):
-        return exchange.reduce(x, group, "max" if power > 0 else "min")
-    return exchange.reduce(x, group, "sum") if power == 0 else exchange.reduce(x ** power, group, "sum") ** (1 / power)

@@ -1,6 +1,6 @@
 """Rules of elementwise operators, copies and casts."""
 from tritorch.distributed.tensor.placement_types import Partial, Shard
-from tritorch.distributed.tensor.plans import R, S, by_mesh_dim, rule, rules, whole
+from tritorch.distributed.tensor.plans import Plan, R, S, by_mesh_dim, rule, rules, whole
 from tritorch.distributed.tensor.spec import in_order_of
 from tritorch.shape import layout
 from tritorch.tensor import Tensor
@@ -103,8 +103,10 @@ rules["assign"].to_order = True
 
 @rule("fill")
 def fill(call, wanted=None):
-    """Any placement but one that is still to be reduced."""
-    return pointwise(call, wanted)
+    """As the tensor, of which only the shape is read; what is still to be reduced becomes whole."""
+    need = call.tensors[0].placements
+    out = tuple([R if type(p) is Partial else p for p in need])
+    return None if wanted is not None and wanted != [out] else Plan([need], [out])
 
 
 fill.to_order = True

@@ -1,7 +1,9 @@
 """Rules of products, layers, convolutions and attention."""
 from tritorch.distributed.tensor.placement_types import Partial, Shard
-from tritorch.distributed.tensor.plans import P, Plan, R, S, by_mesh_dim, rule
+from tritorch.distributed.tensor.plans import P, Plan, R, S, by_mesh_dim, chosen, rule
 from tritorch.distributed.tensor.pointwise import shifted, sums
+from tritorch.distributed.tensor.spec import pieces
+from tritorch.ops.attention_cpu import counters
 
 
 def _cut_anywhere(call):
@@ -212,11 +214,11 @@ def convolution_weight(call, n):
 
 
 @rule(*"""avg_pool avg_pool_input max_pool max_pool_input max_pool_values avg_pool_volume avg_pool_volume_input max_pool_volume
-    max_pool_volume_input max_pool_volume_values""".split())
+    max_pool_volume_input max_pool_volume_values resize resize_back edge_pad edge_pad_back unfold_images fold_images""".split())
 @by_mesh_dim
 def pools(call, n):
-    """Images and channels."""
-    for d in (0, 1):
+    """Images and, but where they are taken apart to blocks, channels."""
+    for d in (0,) if call.op.__name__ in ("unfold_images", "fold_images") else (0, 1):
         if any(d in call.cut(k) for k in range(len(call.tensors))):
             yield [S(d)] * len(call.tensors), [S(d)] * len(call.outs)
 
@@ -225,34 +227,42 @@ def pools(call, n):
 def _attends(call, n):
     """Placements along which attention may be cut: (of q, k, v; of the mask and slopes; the dim)."""
     q, k = call["query"], call["key"]
-    if call["cu_seq_q"] is not None or call["dropout"][0]:
+    if call["cu_seq_q"] is not None:
         return
     mask, slopes = call["attn_mask"], call["alibi_slopes"]
     shape = (*q.shape[:3], k.shape[2])
     for d in (0, 1, 2):
         uneven = d == 1 and (q.shape[1] != k.shape[1] and (q.shape[1] % call.mesh.size() or k.shape[1] % call.mesh.size()))
-        moved = d == 2 and (tuple(call["window"]) != (None, None) or slopes is not None)
+        moved = d == 2 and (tuple(call["window"]) != (None, None) or slopes is not None or call["dropout"][0] > 0)
         if not uneven and not moved and shape[d] > 1:
             yield d, {"attn_mask": R if mask is None else shifted(mask, shape, d),
                       "alibi_slopes": R if slopes is None else shifted(slopes, q.shape[:2], d)}
 
 
-@rule("attention")
-@by_mesh_dim
-def attention(call, n):
-    """Samples, heads, or, where each row may attend to all keys, rows."""
+def _attention(call, n):
     for d, others in _attends(call, n) if _cut_anywhere(call) else ():
         keys = R if d == 2 else S(d)
-        yield call.given(query=S(d), key=keys, value=keys, **others), [S(d), S(d)]
+        if "g" in call.where:
+            yield call.given(g=S(d), query=S(d), key=keys, value=keys, out=S(d), lse=S(d), **others), [S(d), *[P if d == 2 else S(d)] * 2]
+        else:
+            yield call.given(query=S(d), key=keys, value=keys, **others), [S(d), S(d)]
 
 
-@rule("attention_backward")
-@by_mesh_dim
-def attention_backward(call, n):
-    """The same; the gradients of keys are sums over rows."""
-    for d, others in _attends(call, n) if _cut_anywhere(call) else ():
-        keys = R if d == 2 else S(d)
-        yield call.given(g=S(d), query=S(d), key=keys, value=keys, out=S(d), lse=S(d), **others), [S(d), *[P if d == 2 else S(d)] * 2]
+def _dropped(call, plan, parts):
+    """Each process drops by numbers that no other one takes; where samples are cut, by those that whole tensors would take."""
+    (batch, *_), offsets = pieces(call["query"].shape, call.mesh, plan.needs[call.where["query"]])
+    (_, heads, rows, _), keys = call["query"].shape, call["key"].shape[2]
+    p, seed, offset = call["dropout"]
+    shift = (offsets[0] * heads + offsets[1] * batch) * counters(rows, keys)
+    args, rest = list(call.args), iter(parts)
+    args[call.op.names.index("dropout")] = p, seed, offset + shift
+    return call.op(*[next(rest) if name in call.where else a for name, a in zip(call.op.names, args)])
+
+
+@rule("attention", "attention_backward")
+def attention(call, wanted=None):
+    """Samples, heads, or, where each row may attend to all keys, rows; the gradients of keys are then sums over rows."""
+    return chosen(call, lambda n: _attention(call, n), _dropped if call["dropout"][0] else None, wanted)
 
 
 @rule("rotary_embedding")

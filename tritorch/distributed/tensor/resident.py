@@ -41,5 +41,5 @@ def settle(interpreter):
 
 
 Spread.kind, Spread.gradient, Spread.like = map(staticmethod, (dtensor.standing_for, dtensor.gradient_of, dtensor.like))
-Spread.whole, Spread.on_whole = map(staticmethod, (dtensor.whole_gradient, dtensor.on_whole))
+Spread.whole, Spread.on_whole, Spread.rows_first = map(staticmethod, (dtensor.whole_gradient, dtensor.on_whole, dtensor.rows_first))
 settle(Resident())

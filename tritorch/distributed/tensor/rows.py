@@ -10,7 +10,8 @@ from tritorch.ops.reduce import dims_of
 from tritorch.shape import wrap_dim
 
 # what joins the results of pieces of the reduced dims, by operator
-JOINS = {"sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "avg", "amax": "max", "amin": "min", "prod": "product"}
+JOINS = {"sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "avg", "amax": "max", "amin": "min", "prod": "product",
+         "any": "max", "all": "min"}
 
 
 def pieces_along(call, d, k=0):
@@ -25,6 +26,8 @@ def _joinable(call, d):
     if how is None or call.tensors[0].placements[call.at] != S(d):
         return False
     even = rows > 0 and rows % many == 0
+    if call.op.__name__ in ("any", "all"):
+        return True
     return how in ("sum", "product") or even or how != "avg" and many == call.mesh.shape[call.at] and full_pieces(rows, many)
 
 
@@ -46,7 +49,30 @@ def reductions(call, n):
 
 
 rule(*"""sum nansum count_nonzero mean amax amin prod any all argmax argmin amin_amax max_along min_along variance deviation std_mean
-    var_mean vector_norm logsumexp""".split())(reductions)
+    var_mean logsumexp""".split())(reductions)
+
+
+@rule("vector_norm")
+def vector_norm(call, wanted=None):
+    """The norm of what each process has, and then the norm of these."""
+    x, ndim, keep = call.tensors[0], call.tensors[0].ndim, call["keepdim"]
+    dims = dims_of(call["dim"], ndim, "vector_norm")
+    need = tuple([p if type(p) is Shard else R for p in x.placements])
+    out = [R if p is R or p.dim in dims else S(p.dim if keep else p.dim - sum(e < p.dim for e in dims)) for p in need]
+    return Plan([need], [tuple(out)], _joint_norm if any(p is not R and p.dim in dims for p in need) else None)
+
+
+def _joint_norm(call, plan, parts):
+    (x,), power, dims = parts, float(call["ord"]), dims_of(call["dim"], call.tensors[0].ndim, "vector_norm")
+    kind = call.outs[0][1].compute
+    if all(x.shape[d] for d in dims):
+        out = call.op(x, power, call["dim"], call["keepdim"], None).to(kind)
+    else:
+        out = x.abs().sum(dims, keepdim=call["keepdim"]).to(kind) + (float("inf") if power == -float("inf") else 0.0)
+    for k, p in enumerate(plan.needs[0]):
+        if type(p) is Shard and p.dim in dims:
+            out = exchange.joined_norm(out, call.mesh.get_group(k), power)
+    return out.to(call.outs[0][1])
 
 
 # ------------------------------------------------------------------ along one dim, which the result has too

@@ -14,10 +14,11 @@ from tritorch.distributed.tensor.mixing import same_everywhere
 from tritorch.distributed.tensor.placement_types import Partial
 from tritorch.distributed.tensor.plans import Call
 from tritorch.distributed.tensor.pointwise import rule_of
-from tritorch.distributed.tensor.spec import pieces, whole_on_all
+from tritorch.distributed.tensor.spec import DTensorSpec, TensorMeta, pieces, whole_on_all
 from tritorch.dtype import get_default_dtype
 from tritorch.errors import check
 from tritorch.ops import create
+from tritorch.shape import layout
 from tritorch.tensor import Tensor
 
 
@@ -67,12 +68,29 @@ def spread_out(name, tensors, mesh):
 class Way:
     """What calls with tensors of the same kinds and the same other arguments do: worked out once."""
 
-    __slots__ = ("plan", "outs", "sizes", "view", "specs")
+    __slots__ = ("plan", "outs", "sizes", "view", "specs", "mesh")
 
-    def __init__(self, plan, outs, mesh, view=False):
-        self.plan, self.outs, self.view = plan, outs, view
-        self.sizes = [pieces(shape, mesh, places)[0] for (shape, _), places in zip(outs, plan.outs)]
-        self.specs = [None] * len(outs)                                  # (strides of the part, spec) of the last results
+    def __init__(self, plan, promise, mesh):
+        self.plan, self.view, self.outs, self.mesh = plan, isinstance(promise, Tensor), outs_of(promise), mesh
+        self.sizes = [pieces(shape, mesh, places)[0] for (shape, _), places in zip(self.outs, plan.outs)]
+        # strides, too, are those of whole tensors: what depends on them must be the same on all processes
+        strides = [promise.strides] if self.view else map(strides_of, (promise,) if type(promise) is tuple else promise)
+        self.specs = [DTensorSpec(mesh, places, TensorMeta(layout(shape)[0], s, dtype))
+                      for (shape, dtype), places, s in zip(self.outs, plan.outs, strides)]
+
+
+def outs_of(promise):
+    """[(shape, dtype)] of the results that an operator's body promises."""
+    if isinstance(promise, Tensor):
+        return [(promise.shape, promise.dtype)]
+    return [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
+
+
+def strides_of(promise):
+    """The strides of a promised result, as `empty` would make them."""
+    shape, usual, _ = layout(promise[0])
+    strides, rule = (*promise[3:], None, None)[:2]
+    return usual if strides is None or strides == usual else tuple(strides if rule is None else rule(shape, strides))
 
 
 ways, KEPT = {}, 4096
@@ -100,15 +118,13 @@ def way_of(op, args):
     except TypeError:                                                    # a list among the arguments
         key = found = None
     given = tensors_of(args)
-    if found is not None:
+    if found is not None and found.mesh is given[0].storage.spec.mesh:   # an equal one may be of another world, whose groups have ended
         return found, given, args
     mesh = mesh_of(op.__name__, given)
     args = chance.agreed(op, args, mesh, given[0].device)
     promise = op.body(*args)
-    view = isinstance(promise, Tensor)
-    outs = [(promise.shape, promise.dtype)] if view else [p[:2] for p in ((promise,) if type(promise) is tuple else promise)]
     tensors = spread_out(op.__name__, given, mesh)
-    found = Way(rule_of(op)(Call(op, args, tensors, outs, mesh)), outs, mesh, view)
+    found = Way(rule_of(op)(Call(op, args, tensors, outs_of(promise), mesh)), promise, mesh)
     if key is not None:
         if len(ways) >= KEPT:
             ways.clear()
@@ -133,20 +149,14 @@ def result(op, args, tensors, way, mesh):
     finally:
         state.grad = was
     found = found if isinstance(found, (tuple, list)) else (found,)
-    return [_finished(way, k, x, mesh) for k, x in enumerate(found)]
+    return [_finished(way, k, x) for k, x in enumerate(found)]
 
 
-def _finished(way, k, local, mesh):
+def _finished(way, k, local):
     """The DTensor of this process's part of a result."""
-    assert local.shape == way.sizes[k], (way.outs[k], local.shape, way.sizes[k], way.plan.needs, way.plan.outs)
-    if local.base is not None:
-        local = local.detach()
-    known = way.specs[k]
-    if known is not None and known[0] == local.strides and known[1].tensor_meta.dtype is local.dtype:
-        return of_spec(local, known[1])
-    out = made(local, mesh, way.plan.outs[k], way.outs[k][0])
-    way.specs[k] = local.strides, out.storage.spec
-    return out
+    spec = way.specs[k]
+    assert local.shape == way.sizes[k] and local.dtype is spec.tensor_meta.dtype, (way.outs[k], local.shape, way.sizes[k], spec)
+    return of_spec(local if local.base is None else local.detach(), spec)
 
 
 def _of_nothing(op, tensors, way, parts, mesh):
@@ -165,7 +175,9 @@ def call(op, args):
     way, tensors, args = way_of(op, args)
     outs = result(op, args, tensors, way, tensors[0].storage.spec.mesh)
     if way.view:
-        if outs[0].storage.local.storage is tensors[0].storage.local.storage and "_gathered" not in args[0].__dict__:
+        mine, source = outs[0].storage.local, tensors[0].storage
+        stayed = source.spec.placements == way.plan.needs[0] and "_gathered" not in args[0].__dict__      # on all processes or on none
+        if stayed and (mine.storage is source.local.storage or not mine.numel()):
             return _view(op, args, outs[0])
         if outs[0].numel():
             outs[0]._gathered = True
@@ -180,24 +192,31 @@ def call(op, args):
 def write(op, args, out):
     """A call in place or with out=."""
     outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-    mesh = mesh_of(op.__name__, (*outs, *tensors_of(args)))
-    args = chance.agreed(op, args, mesh, outs[0].device)
-    promise = op.body(*args)
-    promises = (promise,) if type(promise) is tuple else promise
-    for o, p in zip(outs, promises):
-        if not (isinstance(o, Tensor) and o.shape == p[0] and o.dtype is p[1] and not o._inference):
-            _check_destination(op, o, *p[:3], args)
     for o in outs:
         if "_gathered" in o.__dict__:
             raise Gathered(f"{op.__name__}: expected a DTensor that has memory of its own, got a view whose elements came from other "
                            "processes, so that its base would not be written; use an operator that makes a new tensor")
+    key = _key_of_write(op, args, outs)
+    plan, tensors = written.get(key), None
+    if plan is None:
+        mesh = mesh_of(op.__name__, (*outs, *tensors_of(args)))
+        args = chance.agreed(op, args, mesh, outs[0].device)
+        promise = op.body(*args)
+        _check(op, outs, args, promise)
+        tensors = spread_out(op.__name__, tensors_of(args), mesh)
     node = slices.prepare(op, outs, args) if state.grad else None
     if node is not None and outs[0].base is not None:
         raise RuntimeError(f"{op.__name__}: expected a DTensor that is no view to write in where gradients are recorded, got a view; "
                            "use the operator that makes a new tensor")
-    seen = Call(op, args, spread_out(op.__name__, tensors_of(args), mesh), [p[:2] for p in promises], mesh)
     with no_grad():
-        _written(seen, outs)
+        if plan is not None:
+            _direct(op, args, tensors_of(args), outs, plan)
+        else:
+            plan = _written(Call(op, args, tensors, outs_of(promise), mesh), outs, promise)
+            if key is not None and plan is not None:
+                if len(written) >= KEPT:
+                    written.clear()
+                written[key] = plan
     writer = user_place()
     for o in outs:
         o.storage.version += 1
@@ -207,17 +226,46 @@ def write(op, args, out):
     return out
 
 
-def _written(seen, outs):
-    """Run on the parts into the parts of the destinations where the plan can give them what placements they have, else copy."""
+written = {}                                                             # plans of calls that write straight into the parts
+
+
+def _key_of_write(op, args, outs):
+    """What such a plan depends on, or None."""
+    key = key_of(op, args)
+    if key is None or not all(isinstance(o, DTensor) and not o._inference for o in outs):
+        return None
+    key = key, *[(o.storage.spec.mesh, o.storage.spec.placements, o.storage.spec.tensor_meta) for o in outs]
+    try:
+        hash(key)
+    except TypeError:                                                    # a list among the arguments
+        return None
+    return key
+
+
+def _check(op, outs, args, promise):
+    for o, p in zip(outs, (promise,) if type(promise) is tuple else promise):
+        if not (isinstance(o, Tensor) and o.shape == p[0] and o.dtype is p[1] and not o._inference):
+            _check_destination(op, o, *p[:3], args)
+
+
+def _direct(op, args, tensors, outs, plan):
+    """Run on the parts into the parts of the destinations."""
+    parts = [exchange.moved(x.storage.local, x.device_mesh, x.placements, need, x.shape) for x, need in zip(tensors, plan.needs)]
+    parts_of_outs = [o.storage.local for o in outs]
+    if any(x.numel() for x in parts_of_outs):
+        op.into(parts_of_outs[0] if len(outs) == 1 else tuple(parts_of_outs), *put_in(args, parts))
+
+
+def _written(seen, outs, promise):
+    """Run into the destinations where a plan can give them what placements they have, and return it; else copy."""
     wanted = [o.placements if isinstance(o, DTensor) else whole_on_all(seen.mesh) for o in outs]
-    direct = rule_of(seen.op)
-    plan = direct(seen, wanted) if getattr(direct, "to_order", False) and all(isinstance(o, DTensor) for o in outs) else None
+    rule = rule_of(seen.op)
+    plan = rule(seen, wanted) if getattr(rule, "to_order", False) and all(isinstance(o, DTensor) for o in outs) else None
     if plan is not None and plan.run is None:
-        parts = [exchange.moved(x.storage.local, seen.mesh, x.placements, need, x.shape) for x, need in zip(seen.tensors, plan.needs)]
-        locals_ = [o.storage.local for o in outs]
-        seen.op.into(locals_[0] if len(outs) == 1 else tuple(locals_), *put_in(seen.args, parts))
-        return
-    way = Way(direct(seen), seen.outs, seen.mesh)
+        _direct(seen.op, seen.args, seen.tensors, outs, plan)
+        return plan
+    way = Way(rule(seen), promise, seen.mesh)
     for o, new, places in zip(outs, result(seen.op, seen.args, seen.tensors, way, seen.mesh), wanted):
         target = o.storage.local if isinstance(o, DTensor) else o
         target.copy_(exchange.moved(new.storage.local, seen.mesh, new.placements, places, new.shape))
+    return None

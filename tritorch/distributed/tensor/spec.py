@@ -1,9 +1,10 @@
 """DTensorSpec: where the parts of a tensor are. Pure functions on shapes, but for the place of this process in the mesh."""
+from math import prod
 from typing import NamedTuple
 
 from tritorch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 from tritorch.errors import check
-from tritorch.shape import Size, contiguous_strides
+from tritorch.shape import Size
 
 __all__ = ["DTensorSpec", "TensorMeta"]
 
@@ -32,7 +33,7 @@ class DTensorSpec:
     @property
     def num_shards(self):
         """Into how many different pieces the tensor is cut."""
-        return self.num_shards_map and _product(self.num_shards_map)
+        return prod(self.num_shards_map)
 
     @property
     def num_shards_map(self):
@@ -76,13 +77,6 @@ class DTensorSpec:
         meta = self.tensor_meta
         what = "unknown" if meta is None else f"{meta.dtype}{list(meta.shape)}"
         return f"Spec({what}({''.join(map(str, self.placements))}) on {self.mesh})"
-
-
-def _product(numbers):
-    out = 1
-    for n in numbers:
-        out *= n
-    return out
 
 
 def checked(name, mesh, placements, ndim=None):
@@ -140,11 +134,6 @@ def whole_of(shape, strides, mesh, placements):
                     strides[d] = s * n
             shape[p.dim] *= n
     return tuple(shape), tuple(strides)
-
-
-def strides_like(shape, local):
-    """Strides of a whole that lies in memory as this process's piece does."""
-    return contiguous_strides(shape) if local.is_contiguous() else in_order_of(local.strides, shape)
 
 
 def in_order_of(strides, shape):
