@@ -2,7 +2,7 @@
 import pytest
 
 from tritorch.autograd import observed
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import State, state
 from tritorch.cuda import allocator, driver, measuring
 from tritorch.profiler import DeviceType, ProfilerActivity, recorder, session
 
@@ -24,6 +24,7 @@ def host(prof):
 @pytest.fixture(autouse=True)
 def nothing_left():
     yield
-    assert recorder.running is session.active is observed.around is measuring.meter is allocator.listener is state.interpreter is None
+    assert recorder.running is session.active is observed.around is measuring.meter is allocator.listener is None
+    assert state.interpreter is State.interpreter                        # which may be that of DTensors
     if driver.chosen():
         assert not any(type(start) is measuring.Measured for start in driver.functions.values())

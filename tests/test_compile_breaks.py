@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 import tritorch as torch
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import State, state
 from tritorch.compiler.capture import Capture
 from tritorch.compiler.function import Compiled
 from tritorch.compiler.watch import Watch
@@ -240,7 +240,7 @@ def _interrupted(at, differentiable, calls, mine):
         except KeyboardInterrupt:
             broken = True
     assert not captures and torch.cuda.current_stream() == mine and not torch.cuda.is_current_stream_capturing(), at
-    assert state.interpreter is None and not torch.compiler.is_compiling(), at
+    assert state.interpreter is State.interpreter and not torch.compiler.is_compiling(), at
     assert not any(driver.current().capture_status(stream.handle) for stream in step.streams.values()), at
     now = weight[0].item()
     assert now == before + 1 or weight.grad is None and now == before and (broken or differentiable), at

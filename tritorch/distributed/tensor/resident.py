@@ -4,6 +4,7 @@ import threading
 
 from tritorch.autograd import modes
 from tritorch.autograd.modes import State, state
+from tritorch.cuda.watching import host_work
 from tritorch.dispatch import Interpreter
 from tritorch.distributed.tensor import chance, class_pieces, dtensor, pointwise, products, rows, run, views  # noqa: F401 rules
 from tritorch.ops.multitensor import MultiTensor
@@ -14,11 +15,12 @@ from tritorch.tensor import Tensor
 class Resident(Interpreter):
     """Hands calls with DTensors to `run`. It is one for all threads, each of which may have others below it."""
 
-    below = threading.local()
+    looks_on, below = True, threading.local()
     outer = property(lambda self: getattr(self.below, "outer", None), lambda self, other: setattr(self.below, "outer", other))
 
     def __call__(self, op, args, out):
         if out is not None and is_spread(out) or any(map(is_spread, args)):
+            host_work("an operator on DTensors")                         # which compiled functions leave to eager calls
             return run.lists(op, args) if type(op) is MultiTensor else run.call(op, args) if out is None else run.write(op, args, out)
         return self.proceed(op, args, out)
 
