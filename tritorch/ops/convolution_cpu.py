@@ -97,25 +97,46 @@ def convolve(out, x, weight, bias, stride, padding, dilation, groups):
             target[...] = images_of(made, target.shape, joint)
 
 
+def phase(first, kernel, stride, padding, dilation):
+    """How the pixels first, first + stride, … of a dim of the input are a convolution of the gradient: (taps, padding, dilation).
+
+    Pixel first + stride · m has from tap r what lies at m + (first + padding - r · dilation) / stride, if that is whole: from every
+    stride / gcd(stride, dilation)-th tap, the last of which comes first in the gradient.
+    """
+    taps = [r for r in range(kernel) if (first + padding - r * dilation) % stride == 0]
+    step = taps[1] - taps[0] if len(taps) > 1 else stride
+    before = (taps[-1] * dilation - padding - first) // stride if taps else 0
+    return slice(taps[0], taps[-1] + 1, step) if taps else slice(0), before, step * dilation // stride
+
+
 def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
-    """The gradient of the input: a convolution of the gradient, or columns made of it, each tap's added where the tap read."""
+    """The gradient of the input: a convolution of the gradient for the pixels that lie a stride apart, or columns made of the gradient,
+    added where the taps read, whichever are fewer."""
     if not weight.size or not gradient.size or not out.size:
         out[...] = 0
         return
-    K, C, size, kernel = weight.shape[0] // groups, out.shape[1], gradient.shape[2:], weight.shape[2:]
-    turned = single(weight).reshape(groups, K, -1, *kernel).swapaxes(1, 2)
-    before = tuple([d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding)])
-    if stride == (1, 1) and min(before) >= 0 and (K * groups <= 2 * C or kernel == (1, 1)):
-        turned = np.ascontiguousarray(turned[..., ::-1, ::-1]).reshape(C, K, *kernel)
-        return convolve(out, gradient, turned, None, stride, before, dilation, groups)
+    K, C = weight.shape[0] // groups, out.shape[1]
+    turned = single(weight).reshape(groups, K, -1, *weight.shape[2:]).swapaxes(1, 2)      # (groups, C / groups, K / groups, R, S)
+    if K * groups >= 2 * C and weight.shape[2:] != (1, 1):
+        return _add_columns(out, gradient, turned, stride, padding, dilation)
+    for first in np.ndindex(*stride):
+        taps, before, step = zip(*map(phase, first, weight.shape[2:], stride, padding, dilation))
+        place, filters = out[:, :, first[0]::stride[0], first[1]::stride[1]], turned[..., taps[0], taps[1]]
+        filters = np.ascontiguousarray(filters[..., ::-1, ::-1]).reshape(C, K, *filters.shape[3:])
+        read = gradient[:, :, max(-before[0], 0):, max(-before[1], 0):]
+        convolve(place, read, filters, None, (1, 1), (max(before[0], 0), max(before[1], 0)), step, groups)
+
+
+def _add_columns(out, gradient, turned, stride, padding, dilation):
+    (groups, _, K), kernel, size = turned.shape[:3], turned.shape[3:], gradient.shape[2:]
     padded, inside = frame(out.shape, size, kernel, stride, padding, dilation)
     filters, joint = np.moveaxis(turned, 2, -1).reshape(groups, -1, K), prod(size) < K
-    for images, rows in blocks(len(out), C * prod(kernel), K, size):
+    for images, rows in blocks(len(out), out.shape[1] * prod(kernel), K, size):
         part = single(gradient[images, :, rows])
-        made = (np.multiply if K == 1 else np.matmul)(filters, matrices(part, groups, joint))
+        made = np.matmul(filters, matrices(part, groups, joint))
         if rows.start == 0:
-            image = np.zeros((len(part), C, *padded), made.dtype)
-        made = images_of(made, (len(part), C, *kernel, *part.shape[2:]), joint)
+            image = np.zeros((*part.shape[:1], out.shape[1], *padded), made.dtype)
+        made = images_of(made, (*image.shape[:2], *kernel, *part.shape[2:]), joint)
         for column, pixels in pairs(made, image[:, :, rows.start * stride[0]:], stride, dilation):
             pixels += column
         if rows.stop == size[0]:
