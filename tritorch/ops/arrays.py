@@ -25,6 +25,11 @@ def cast(x, kind):
     return (x.real if x.dtype.kind == "c" and kind.kind not in "cb" else x).astype(kind, copy=False)
 
 
+def single(x):
+    """An array of a half type as float32; any other as it is."""
+    return x.astype(np.float32) if x.dtype.itemsize <= 2 and x.dtype.kind in "fV" else x
+
+
 def number(kind, value):
     """A number as a numpy one of a type; in integers it wraps."""
     return np.asarray(value).astype(kind)[()]
@@ -101,7 +106,7 @@ def _pieces(out, fn, kind, values, attrs, first):
 
 
 def either(mask, x, y):
-    """np.where(mask, x, y) of one dtype, by bits: seven times faster where the mask changes often, which spoils the branches of np.where."""
+    """np.where(mask, x, y) of one dtype, by bits: seven times faster where the mask changes often."""
     if not x.dtype == y.dtype or x.dtype.itemsize > 8:
         return np.where(mask, x, y)
     x, y = np.asarray(x), np.asarray(y)

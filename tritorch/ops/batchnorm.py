@@ -14,9 +14,8 @@ from tritorch.dtype import check_beside, types
 from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.activation import relu_backward
-from tritorch.ops.arrays import either
+from tritorch.ops.arrays import either, single
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import single
 from tritorch.ops.rows import half, remember, rows, sum_lines
 from tritorch.ops.running_statistics import running_statistics
 from tritorch.shape import cdiv, next_power_of_2

@@ -2,8 +2,6 @@
 
 Without a residual `batch_norm_train` and `batch_norm_apply` do it. With one the result is what is left to tell where it was above 0.
 """
-import numpy as np
-
 from tritorch.dispatch import op
 from tritorch.errors import check
 from tritorch.ops.activation import relu_backward

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tritorch.ops.reduce import single
+from tritorch.ops.arrays import single
 
 BLOCK = 1 << 19                                                          # elements of columns at once: 2 MB in float32
 

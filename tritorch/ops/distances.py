@@ -7,8 +7,8 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote
 from tritorch.errors import check
 from tritorch.ops import loss_terms, view
+from tritorch.ops.arrays import single
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import single
 from tritorch.ops.statistics import norm_monoid
 from tritorch.shape import broadcast_shapes
 

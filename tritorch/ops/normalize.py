@@ -14,8 +14,9 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import check_beside, types
 from tritorch.errors import sentence, whole_numbers
+from tritorch.ops.arrays import single
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import single, sums_along
+from tritorch.ops.reduce import sums_along
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
 from tritorch.ops.shaping import stack
 from tritorch.tensor import strided
@@ -131,9 +132,8 @@ def normalize_array(work, x, mean, rstd, eps):
 def gradient_array(work, g, x, mean, rstd, weight):
     """The gradient of rows into `work`, and x̂; the weight broadcasts."""
     n, rstd = x.dtype.type(x.shape[1]), rstd.reshape(-1, 1)
-    xhat = x * rstd if mean is None else x - mean.reshape(-1, 1)
-    if mean is not None:
-        xhat *= rstd
+    xhat = x if mean is None else x - mean.reshape(-1, 1)
+    xhat = np.multiply(xhat, rstd, out=None if mean is None else xhat)
     np.multiply(g, 1 if weight is None else weight, out=work)
     slope = np.vecdot(work, xhat)[:, None] / n
     if mean is not None:

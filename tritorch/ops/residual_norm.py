@@ -8,11 +8,11 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
+from tritorch.ops.arrays import single
 from tritorch.ops.draws import place, random_dropout, threshold
 from tritorch.ops.dropout import idle
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import affine_sums, contiguous, deliver, gradient_array, leading, moments, normalize_array, scalar, scratch
-from tritorch.ops.reduce import single
 from tritorch.ops.rows import rows, start_rows, start_sums, widest
 from tritorch.philox import words
 
