@@ -1,4 +1,6 @@
 """Elementwise numpy functions on the CPU: operands brought to the compute type, results rounded once, large arrays in pieces."""
+import math
+
 import numpy as np
 
 from tritorch.dtype import types
@@ -28,6 +30,12 @@ def cast(x, kind):
 def single(x):
     """An array of a half type as float32; any other as it is."""
     return x.astype(np.float32) if x.dtype.itemsize <= 2 and x.dtype.kind in "fV" else x
+
+
+def pieces(shape):
+    """Slices along the first dim that have about a PIECE of elements."""
+    step = max(PIECE // max(math.prod(shape[1:]), 1), 1)
+    return [slice(k, k + step) for k in range(0, shape[0], step)]
 
 
 def number(kind, value):

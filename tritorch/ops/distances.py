@@ -89,7 +89,7 @@ def _norms(x, p):
         return np.count_nonzero(x, axis=-1)
     if p == math.inf:
         return np.max(np.abs(x), axis=-1, initial=0)
-    return np.sqrt(np.sum(np.square(x), -1)) if p == 2 else np.sum(np.abs(x) ** x.dtype.type(p), -1) ** x.dtype.type(1 / p)
+    return np.sqrt(np.vecdot(x, x)) if p == 2 else np.sum(np.abs(x) ** x.dtype.type(p), -1) ** x.dtype.type(1 / p)
 
 
 def _pieces(x1, x2):

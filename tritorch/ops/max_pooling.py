@@ -8,7 +8,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.arrays import single
+from tritorch.ops.arrays import pieces, single
 from tritorch.ops.avg_pooling import (
     MOST,
     UNROLLED,
@@ -24,7 +24,7 @@ from tritorch.ops.avg_pooling import (
     taps_of,
 )
 from tritorch.ops.extremes import lowest
-from tritorch.ops.pooling_cpu import bounds, max_windows, pieces
+from tritorch.ops.pooling_cpu import bounds, max_windows
 from tritorch.shape import cdiv
 
 K = kernels("max_pooling")

@@ -2,11 +2,9 @@
 
 A window is (kernel, stride, padding, dilation); kernel None divides the dim into `count` parts as PyTorch's adaptive pooling does.
 """
-from math import prod
-
 import numpy as np
 
-from tritorch.ops.arrays import PIECE, either
+from tritorch.ops.arrays import either
 from tritorch.ops.indexing import add_slices
 from tritorch.shape import cdiv
 
@@ -42,12 +40,6 @@ def counts(n, count, kernel, stride, padding, include):
     first = np.arange(count) * stride - padding
     end = np.minimum(first + kernel, n + padding)
     return end - first if include else np.minimum(end, n) - np.maximum(first, 0)
-
-
-def pieces(shape):
-    """Slices of images that have about a PIECE of elements."""
-    step = max(PIECE // max(prod(shape[1:]), 1), 1)
-    return [slice(k, k + step) for k in range(0, shape[0], step)]
 
 
 def sum_windows(x, axis, count, *window):
