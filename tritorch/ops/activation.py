@@ -7,7 +7,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check, explained, refuse_misuse, sentence
 from tritorch.ops import compare, complex_arrays, pointwise, slopes, special
-from tritorch.ops.arrays import fills, keep, number
+from tritorch.ops.arrays import either, fills, keep, number
 from tritorch.ops.elementwise import binary, floats, floats_or_complex, numbers, unary
 from tritorch.pairs import HOLOMORPHIC, OWN
 
@@ -54,21 +54,21 @@ relu = _unary("relu", """max(input, 0); NaN stays NaN.
     tensor([0., 2.])
     """, _relu, result=numbers, grad=lambda g, out: relu_backward(g, out))
 leaky_relu = _unary("leaky_relu", "input above 0, negative_slope · input below.",
-                    lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)), "leaky_slope", attrs=(("negative_slope", 0.01),),
+                    lambda x, slope: either(x > 0, x, x * x.dtype.type(slope)), "leaky_slope", attrs=(("negative_slope", 0.01),),
                     grad=lambda g, input, negative_slope: slopes.leaky_relu_backward(g, input, negative_slope))
 hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
                           compare.between, "clamp_numbers", attrs=(("min_val", -1.0), ("max_val", 1.0)), result=numbers,
                           grad=lambda g, input, min_val, max_val: slopes.drop_beyond(g, input, min_val, max_val))
 threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.",
-                      lambda x, t, v: np.where(x <= t, number(x.dtype, v), x), result=numbers,
+                      lambda x, t, v: either(x <= t, number(x.dtype, v), x), result=numbers,
                       attrs=(("threshold", 0.1), ("value", 20.0)),
                       grad=lambda g, input, threshold: slopes.drop_within(g, input, -math.inf, threshold))
 hardshrink = _unary("hardshrink", "input where |input| > lambd, else 0.",
-                    lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x), "hardshrink_at", attrs=(("lambd", 0.5),),
+                    lambda x, lambd: either(np.abs(x) <= lambd, x.dtype.type(0), x), "hardshrink_at", attrs=(("lambd", 0.5),),
                     grad=lambda g, input, lambd: slopes.drop_within(g, input, -lambd, lambd))
 softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.",
-                       lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
-                                                 np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
+                       lambda x, lambd: either(x > lambd, x - x.dtype.type(lambd),
+                                               either(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
                        grad=lambda g, input, lambd: slopes.drop_within(g, input, -lambd, lambd))
 
 
@@ -201,7 +201,7 @@ silu = _unary("silu", "x · σ(x) (also called swish).", _silu, result=floats_or
 
 def _softplus(x, beta, threshold):
     scaled = x * x.dtype.type(beta)
-    return np.where(scaled > threshold, x, np.logaddexp(scaled, x.dtype.type(0)) / x.dtype.type(beta))
+    return either(scaled > threshold, x, slopes.softplus(scaled) / x.dtype.type(beta))
 
 
 softplus = _unary("softplus", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus, "softplus_of",
@@ -210,13 +210,13 @@ softplus = _unary("softplus", "log(1 + e^(beta·x)) / beta; x itself where beta�
 logsigmoid = _unary("logsigmoid", "log σ(x) = log(1 / (1 + e^-x)), without overflow.",
                     lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), "log_sigmoid",
                     grad=lambda g, input: slopes.log_sigmoid_backward(g, input))
-mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(slopes.softplus(x)),
               grad=lambda g, input: slopes.mish_backward(g, input))
 
 
 def _elu(x, alpha, scale, input_scale):
     kind = x.dtype.type
-    return np.where(x > 0, x, kind(alpha) * np.expm1(np.minimum(x, 0) * kind(input_scale))) * kind(scale)
+    return either(x > 0, x, kind(alpha) * np.expm1(np.minimum(x, 0) * kind(input_scale))) * kind(scale)
 
 
 elu = _unary("elu", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), "elu_of", attrs=(("alpha", 1.0),),
@@ -274,7 +274,7 @@ def tanhshrink(input):
     return input - input.tanh()
 
 
-rectified = binary("rectified", "x above 0, weight · x below.", lambda x, weight: np.where(x > 0, x, x * weight), "prelu",
+rectified = binary("rectified", "x above 0, weight · x below.", lambda x, weight: either(x > 0, x, x * weight), "prelu",
                    functions=slopes.K, names=("x", "slope_weight"),
                    grad_input=lambda g, x, slope_weight: slopes.prelu_backward(g, x, slope_weight),
                    grad_other=lambda g, x: slopes.below_zero_slope(g, x))

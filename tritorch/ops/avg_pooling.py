@@ -11,6 +11,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, like_image, suggested
+from tritorch.ops.arrays import single
 from tritorch.ops.pooling_cpu import counts, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent, next_power_of_2
 
@@ -22,7 +23,6 @@ SEVERAL = ((128, 4, 4), (64, 8, 4), (64, 4, 2), (32, 8, 2), (32, 16, 4), (256, 2
 MEANS = ((32, 16, 2), (64, 8, 2), (64, 16, 4), (64, 8, 4), (32, 8, 2), (128, 8, 8))
 """Channels and places of a tile, and warps, where a place is several results: of maxima, of which a thread remembers where they were, and
 of means, where it can have 16 bytes of each: 3 × 3 of neighbours take 51 µs, not 81 (predicted, 64 × 64 × 112 × 112 in bfloat16)."""
-HALVES = (types.float16.numpy, types.bfloat16.numpy)
 
 
 def along_dim(dim, kernel, stride, padding, dilation=(1, 1)):
@@ -192,7 +192,7 @@ def _shares(shape, size, kernel, stride, padding, include, divisor):
 
 @avg_pool.impl("cpu")
 def avg_pool_cpu(out, input, size, kernel, stride, padding, include, divisor):
-    acc = input.astype(np.float32) if input.dtype in HALVES else input
+    acc = single(input)
     for d in (0, 1):
         acc = sum_windows(acc, 2 + d, size[d], *along_dim(d, kernel, stride, padding))
     acc /= np.asarray(_shares(input.shape[2:], size, kernel, stride, padding, include, divisor), acc.dtype)
@@ -274,7 +274,7 @@ def avg_pool_input(gradient, size, kernel=None, stride=(1, 1), padding=(0, 0), i
 
 @avg_pool_input.impl("cpu")
 def avg_pool_input_cpu(out, gradient, size, kernel, stride, padding, include, divisor):
-    acc = gradient.astype(np.float32) if gradient.dtype in HALVES else gradient
+    acc = single(gradient)
     acc = acc / np.asarray(_shares(size, gradient.shape[2:], kernel, stride, padding, include, divisor), acc.dtype)
     for d in (0, 1):
         acc = spread_windows(acc, 2 + d, size[d], *along_dim(d, kernel, stride, padding))

@@ -14,8 +14,8 @@ from tritorch.dtype import check_beside, types
 from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.activation import relu_backward
+from tritorch.ops.arrays import either, single
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import single
 from tritorch.ops.rows import half, remember, rows, sum_lines
 from tritorch.ops.running_statistics import running_statistics
 from tritorch.shape import cdiv, next_power_of_2
@@ -219,7 +219,7 @@ def batch_norm_backward_cpu(gx, gw, gb, g, x, mean, var, weight, bias, eps, trai
     if relu:
         y = np.empty_like(x)
         apply_array(y, x, mean, var, weight, bias, eps)
-        g = np.where(y <= 0, g.dtype.type(0), g)
+        g = either(y <= 0, g.dtype.type(0), g)
     g, x, dims = single(g), single(x), others(x)
     n = x.dtype.type(max(x.size // max(x.shape[1], 1), 1))
     rstd = 1 / np.sqrt(single(var).astype(x.dtype) + x.dtype.type(eps))

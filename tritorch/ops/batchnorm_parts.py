@@ -7,6 +7,7 @@ import numpy as np
 from tritorch.cuda.launch import launch
 from tritorch.dispatch import op
 from tritorch.memory_format import like_image
+from tritorch.ops.arrays import single
 from tritorch.ops.batchnorm import (
     K,
     broad,
@@ -19,7 +20,6 @@ from tritorch.ops.batchnorm import (
     train_promises,
 )
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import single
 from tritorch.ops.rows import sum_lines
 from tritorch.tensor import empty
 

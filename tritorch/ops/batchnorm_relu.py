@@ -2,11 +2,10 @@
 
 Without a residual `batch_norm_train` and `batch_norm_apply` do it. With one the result is what is left to tell where it was above 0.
 """
-import numpy as np
-
 from tritorch.dispatch import op
 from tritorch.errors import check
 from tritorch.ops.activation import relu_backward
+from tritorch.ops.arrays import either
 from tritorch.ops.batchnorm import (
     apply_array,
     apply_channels,
@@ -65,7 +64,7 @@ def batch_norm_add_relu_backward(g, input, result, mean, var, weight=None, eps=1
 
 @batch_norm_add_relu_backward.impl("cpu")
 def batch_norm_add_relu_backward_cpu(gx, gr, gw, gb, g, x, result, mean, var, weight, eps, training):
-    gr[...] = np.where(result <= 0, g.dtype.type(0), g)
+    gr[...] = either(result <= 0, g.dtype.type(0), g)
     batch_norm_backward.impls["cpu"](gx, gw, gb, gr, x, mean, var, weight, None, eps, training, False)
 
 

@@ -16,7 +16,10 @@ def _three(make):
 
 
 def _lerp(a, b, w):
-    return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)).astype(a.dtype if isinstance(a, np.ndarray) else b.dtype)
+    kind = a.dtype if isinstance(a, np.ndarray) else b.dtype
+    if isinstance(w, np.ndarray) and w.ndim:
+        return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)).astype(kind)
+    return (a + w * (b - a) if abs(w) < 0.5 else b - (b - a) * (1 - w)).astype(kind, copy=False)
 
 
 def _lerp_dtype(name, input, end, weight):

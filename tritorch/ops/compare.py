@@ -9,7 +9,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse, tensors
 from tritorch.ops import copy, create, elementwise, slopes
-from tritorch.ops.arrays import fills, keep
+from tritorch.ops.arrays import either, fills, keep, number
 from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.elementwise import boolean, integers, numbers
 from tritorch.ops.loops import launch_elementwise
@@ -216,7 +216,7 @@ def _choose(out, condition, x, y):
     elif out.dtype.kind == "f" and isinstance(y, np.ndarray) and _plain_zero(x):
         keep(out, y, ~mask)
     else:
-        np.copyto(out, np.where(mask, x, y))
+        np.copyto(out, either(mask, *[v if isinstance(v, np.ndarray) else number(out.dtype, v) for v in (x, y)]))
 
 
 choose = ternary("choose", "input where the condition holds, else other.", _choose, "where", names=("condition", "input", "other"),

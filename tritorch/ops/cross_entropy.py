@@ -8,10 +8,11 @@ from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
 from tritorch.dtype import check_beside, types
 from tritorch.errors import check, sentence
+from tritorch.ops.arrays import single
 from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import single, spread, sums_along
+from tritorch.ops.reduce import spread, sums_along
 from tritorch.ops.rows import WHOLE_ACROSS, few_tiles, half, lanes_of, remember, rows, vector_of
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided

@@ -7,8 +7,8 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote
 from tritorch.errors import check
 from tritorch.ops import loss_terms, view
+from tritorch.ops.arrays import single
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import single
 from tritorch.ops.statistics import norm_monoid
 from tritorch.shape import broadcast_shapes
 
@@ -89,7 +89,7 @@ def _norms(x, p):
         return np.count_nonzero(x, axis=-1)
     if p == math.inf:
         return np.max(np.abs(x), axis=-1, initial=0)
-    return np.sqrt(np.sum(np.square(x), -1)) if p == 2 else np.sum(np.abs(x) ** x.dtype.type(p), -1) ** x.dtype.type(1 / p)
+    return np.sqrt(np.vecdot(x, x)) if p == 2 else np.sum(np.abs(x) ** x.dtype.type(p), -1) ** x.dtype.type(1 / p)
 
 
 def _pieces(x1, x2):

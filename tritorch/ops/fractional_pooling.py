@@ -9,10 +9,11 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, explained, whole_numbers
+from tritorch.ops.arrays import single
 from tritorch.ops.extremes import lowest
 from tritorch.ops.padding import constant_pad
 from tritorch.ops.random import rand
-from tritorch.ops.volume_pooling import HALVES, K, check_volumes, launch_volumes
+from tritorch.ops.volume_pooling import K, check_volumes, launch_volumes
 
 
 @op(returns=("values", "places"))
@@ -52,7 +53,7 @@ def fractional_max_pool_cpu(values, places, input, samples, kernel, size):
     if not values.size:
         return
     depth, high, wide = [_starts(samples[..., d], input.shape[2 + d], size[d], kernel[d]) for d in range(3)]
-    x = (input.astype(np.float32) if input.dtype in HALVES else input).reshape(*input.shape[:2], -1)
+    x = single(input).reshape(*input.shape[:2], -1)
     best, found = np.full(values.shape, -np.inf, x.dtype), None
     for r, s, t in np.ndindex(*kernel):
         at = ((depth + r)[..., :, None, None] * input.shape[3] + (high + s)[..., None, :, None]) * input.shape[4]

@@ -14,16 +14,12 @@ from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import (
     affine_sums,
     contiguous,
-    deliver,
-    gradient_array,
-    matrix,
     moments,
-    normalize_array,
     normalize_rows,
     normalize_rows_backward,
     scalar,
-    scratch,
 )
+from tritorch.ops.normalize_cpu import deliver, gradient_array, matrix, normalize_array, scratch
 from tritorch.ops.rows import rows
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided

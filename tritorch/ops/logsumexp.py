@@ -5,8 +5,9 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create, scan
+from tritorch.ops.arrays import single
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import bad_dims, dims_of, restore, single, sweeps
+from tritorch.ops.reduce import bad_dims, dims_of, restore, sweeps
 from tritorch.ops.rows import kept
 from tritorch.pairs import HOLOMORPHIC
 from tritorch.shape import wrap_dim

@@ -8,8 +8,8 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.arrays import pieces, single
 from tritorch.ops.avg_pooling import (
-    HALVES,
     MOST,
     UNROLLED,
     adaptive,
@@ -70,14 +70,22 @@ def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(
 
 @max_pool.impl("cpu")
 def max_pool_cpu(values, taps, input, size, kernel, stride, padding, dilation):
-    if not values.size:
-        return
-    x = input.astype(np.float32) if input.dtype in HALVES else input
-    across, columns = max_windows(x, 3, size[1], *along_dim(1, kernel, stride, padding, dilation))
-    values[...], rows = max_windows(across, 2, size[0], *along_dim(0, kernel, stride, padding, dilation))
-    starts = [_starts(input.shape[2 + d], size[d], kernel, stride[d], padding[d]) for d in (0, 1)]
-    s = (np.take_along_axis(columns, rows, 2) - starts[1]) // dilation[1]
-    found = (rows - starts[0][:, None]) // dilation[0] * taps_of(input.shape[2:], size, kernel)[1] + s
+    if values.size:
+        for part in pieces(input.shape):
+            _largest(values[part], taps[part], input[part], size, kernel, stride, padding, dilation)
+
+
+def _largest(values, taps, input, size, kernel, stride, padding, dilation):
+    H, W = input.shape[2:]
+    kind = np.int32 if H * W < 1 << 31 else np.int64
+    x, at = max_windows(single(input), np.arange(W, dtype=kind), 3, size[1], *along_dim(1, kernel, stride, padding, dilation))
+    at += np.arange(H, dtype=kind)[:, None] * kind(W)
+    values[...], at = max_windows(x, at, 2, size[0], *along_dim(0, kernel, stride, padding, dilation))
+    starts = [_starts((H, W)[d], size[d], kernel, stride[d], padding[d]).astype(kind) for d in (0, 1)]
+    rows = at // kind(max(W, 1))
+    at -= rows * kind(W) + starts[1]
+    rows -= starts[0][:, None]
+    found = rows // kind(dilation[0]) * kind(taps_of((H, W), size, kernel)[1]) + at // kind(dilation[1])
     pair = _pair(size, kernel, stride, dilation)
     taps[...] = found[:, :, ::pair]
     if pair == 2:
@@ -169,10 +177,11 @@ def max_pool_values(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dil
 @max_pool_values.impl("cpu")
 def max_pool_values_cpu(values, input, size, kernel, stride, padding, dilation):
     if values.size:
-        x = input.astype(np.float32) if input.dtype in HALVES else input
-        for d in (1, 0):
-            x, _ = max_windows(x, 2 + d, size[d], *along_dim(d, kernel, stride, padding, dilation))
-        values[...] = x
+        for part in pieces(input.shape):
+            x = single(input[part])
+            for d in (1, 0):
+                x, _ = max_windows(x, None, 2 + d, size[d], *along_dim(d, kernel, stride, padding, dilation))
+            values[part] = x
 
 
 @max_pool_values.impl("cuda")
@@ -217,10 +226,11 @@ def places_of_cpu(out, taps, windows, size, kernel, stride, padding, dilation):
     if out.size:
         width = taps_of(size, windows, kernel)[1]
         rows, columns = [_starts(size[d], windows[d], kernel, stride[d], padding[d]) for d in (0, 1)]
-        taps = taps.astype(np.int64)
         if _pair(windows, kernel, stride, dilation) == 2:
             taps = np.stack((taps & 15, taps >> 4), 3).reshape(*taps.shape[:2], -1, windows[1])[:, :, :windows[0]]
-        out[...] = (rows[:, None] + taps // width * dilation[0]) * size[1] + columns + taps % width * dilation[1]
+        tap = np.arange(int(taps.max()) + 1)                             # where in the image each is, from the window's begin
+        np.take(tap // width * dilation[0] * size[1] + tap % width * dilation[1], taps, out=out, mode="clip")
+        out += rows[:, None] * size[1] + columns
 
 
 @places_of.impl("cuda")
@@ -269,12 +279,15 @@ def max_pool_input(gradient, taps, size, kernel=None, stride=(1, 1), padding=(0,
 
 @max_pool_input.impl("cpu")
 def max_pool_input_cpu(out, gradient, taps, size, kernel, stride, padding, dilation):
-    planes, area = gradient.shape[0] * gradient.shape[1], size[0] * size[1]
-    if out.size:
-        places = np.empty(gradient.shape, np.int64)
-        places_of_cpu(places, taps, gradient.shape[2:], size, kernel, stride, padding, dilation)
-        at = places.reshape(planes, -1) + np.arange(planes)[:, None] * area
-        out[...] = np.bincount(at.ravel(), gradient.ravel(), planes * area).reshape(out.shape)
+    area = size[0] * size[1]
+    for part in pieces(out.shape) if gradient.size else ():
+        g = single(gradient[part])
+        places = np.empty(g.shape, np.int64)
+        places_of_cpu(places, taps[part], g.shape[2:], size, kernel, stride, padding, dilation)
+        places += np.arange(0, g.shape[0] * g.shape[1] * area, area).reshape(*g.shape[:2], 1, 1)
+        made = np.zeros(g.shape[0] * g.shape[1] * area, g.dtype)
+        np.add.at(made, places.ravel(), g.ravel())
+        out[part] = made.reshape(*g.shape[:2], *size)
 
 
 @max_pool_input.impl("cuda")

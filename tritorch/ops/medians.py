@@ -8,9 +8,9 @@ from tritorch.errors import check
 from tritorch.ops import create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.ordering import longest
+from tritorch.ops.ordering_cpu import order_of, place_of
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import K, first_of_rows, kth_of_rows
-from tritorch.ops.sorting import order_of
 from tritorch.shape import wrap_dim
 from tritorch.tensor import empty
 
@@ -20,6 +20,8 @@ def _place(rows, skip):
     """Of each row of a numpy array where its median is: that of its numbers, or, but for `skip`, its first NaN."""
     count = np.sum(rows == rows, 1)
     k = np.maximum((count + 1) // 2, 1) if skip else np.where(count < rows.shape[1], count + 1, (rows.shape[1] + 1) // 2)
+    if k.size and (k == k[0]).all():                                     # no NaN
+        return place_of(rows, 1, int(k[0]))
     return np.take_along_axis(order_of(rows, 1, False), k[:, None] - 1, 1)
 
 

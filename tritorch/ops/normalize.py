@@ -4,7 +4,6 @@ Each norm is two operators, itself (with the statistics that its gradient reuses
 return the result alone. Under create_graph the statistics are computed again from the input, so that gradients flow through them.
 """
 import math
-from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import check_beside, types
 from tritorch.errors import sentence, whole_numbers
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import single, sums_along
+from tritorch.ops.normalize_cpu import deliver, gradients, matrix, normalize_array, scratch
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
 from tritorch.ops.shaping import stack
 from tritorch.tensor import strided
@@ -81,66 +80,6 @@ def affine_sums(gw, gb, g, x, mean, rstd, dims):
     else:
         mean = strided(mean.storage, x.shape, (*mean.strides, *rest), mean.offset, mean.dtype)
         reduce_rows([gw, gb], [g, x, mean, rstd], dims, False, Monoid("affine", "affine", "both", (None, None)), x.dtype.compute)
-
-
-# ------------------------------------------------------------------ in numpy: x is (rows, N)
-def matrix(a, columns):
-    """An array as (rows, columns), half types as float32."""
-    a = single(a)
-    return a if a.ndim == 2 and a.shape[1] == columns else a.reshape(a.size // max(columns, 1), columns)
-
-
-def scratch(out, x):
-    """Where the result is computed: in the output itself if its type and layout allow."""
-    if out.dtype != x.dtype or not out.flags.c_contiguous:
-        return np.empty(x.shape, x.dtype)
-    return out if out.shape == x.shape else out.reshape(x.shape)
-
-
-def deliver(out, work):
-    """Round the result into the output, unless it is there already."""
-    if work is not out and (out.dtype != work.dtype or not out.flags.c_contiguous):
-        out[...] = work.reshape(out.shape)
-
-
-@lru_cache(maxsize=64)
-def constants(n, eps, kind):
-    """n and eps as arrays, which numpy takes 0.5 µs quicker than numbers."""
-    return np.array(n, kind), np.array(eps, kind)
-
-
-def normalize_array(work, x, mean, rstd, eps):
-    """Normalize the rows of x into `work`; fills mean (unless it is None) and rstd, which have one value a row."""
-    n, eps = constants(x.shape[1], eps, x.dtype)
-    if mean is None:
-        np.copyto(work, x)
-    else:
-        middle = sums_along(x, 1)
-        np.divide(middle, n, middle)
-        mean[...] = middle.reshape(mean.shape)
-        np.subtract(x, middle, work)
-    scale = np.vecdot(work, work)
-    np.divide(scale, n, scale)
-    np.add(scale, eps, scale)
-    np.sqrt(scale, scale)
-    np.reciprocal(scale, scale)
-    rstd[...] = scale.reshape(rstd.shape)
-    np.multiply(work, scale[:, None], work)
-
-
-def gradient_array(work, g, x, mean, rstd, weight):
-    """The gradient of rows into `work`, and x̂; the weight broadcasts."""
-    n, rstd = x.dtype.type(x.shape[1]), rstd.reshape(-1, 1)
-    xhat = x * rstd if mean is None else x - mean.reshape(-1, 1)
-    if mean is not None:
-        xhat *= rstd
-    np.multiply(g, 1 if weight is None else weight, out=work)
-    slope = np.vecdot(work, xhat)[:, None] / n
-    if mean is not None:
-        work -= sums_along(work, 1) / n
-    work -= xhat * slope
-    work *= rstd
-    return xhat
 
 
 # ------------------------------------------------------------------ layer norm
@@ -228,9 +167,8 @@ def layer_norm_backward_cpu(gx, gw, gb, g, x, statistics, weight):
     n = math.prod(x.shape[statistics.ndim - 1:])
     g, x = matrix(g, n), matrix(x, n)
     work = scratch(gx, x)
-    xhat = gradient_array(work, g, x, statistics[0, ...], statistics[1, ...], None if weight is None else weight.reshape(-1))
+    gw[...] = gradients(work, g, x, statistics[0, ...], statistics[1, ...], weight).reshape(gw.shape)
     deliver(gx, work)
-    gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
     gb[...] = g.sum(0).reshape(gb.shape)
 
 
@@ -326,9 +264,8 @@ def rms_norm_backward(g, input, rstd, weight=None):
 def rms_norm_backward_cpu(gx, gw, g, x, rstd, weight):
     n = math.prod(x.shape[rstd.ndim:])
     g, x = matrix(g, n), matrix(x, n)
-    xhat = gradient_array(work := scratch(gx, x), g, x, None, rstd, None if weight is None else weight.reshape(-1))
+    gw[...] = gradients(work := scratch(gx, x), g, x, None, rstd, weight).reshape(gw.shape)
     deliver(gx, work)
-    gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
 
 
 @rms_norm_backward.impl("cuda")

@@ -191,7 +191,7 @@ abs.exact = True
 
 
 def _sign(x):
-    return np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0))
+    return np.greater(x, 0) if x.dtype.kind == "b" else special.sign(x)
 
 
 sign = unary("sign", "-1, 0 or 1; 0 for NaN.", _sign, grad=zeros)

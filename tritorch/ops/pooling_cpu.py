@@ -4,6 +4,8 @@ A window is (kernel, stride, padding, dilation); kernel None divides the dim int
 """
 import numpy as np
 
+from tritorch.ops.arrays import either
+from tritorch.ops.indexing import add_slices
 from tritorch.shape import cdiv
 
 
@@ -61,25 +63,35 @@ def spread_windows(g, axis, n, *window):
         if isinstance(i, slice):
             target[i] += source[p]
         else:                                                            # more windows than elements share them
-            np.add.at(target, i, source[p])
+            add_slices(target, 0, i, source[p])
     return out
 
 
-def max_windows(x, axis, count, *window):
-    """(largest, its place along the axis) of the windows: the first of equals, the last NaN; of a window of nothing the lowest and 0."""
-    shape, steps = list(x.shape), list(taps(x.shape[axis], count, *window))
-    shape[axis] = count
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    best, found = np.full(shape, lowest, x.dtype), np.zeros(shape, np.int64)
-    target, places, source = np.moveaxis(best, axis, 0), np.moveaxis(found, axis, 0), np.moveaxis(x, axis, 0)
-    index = np.arange(x.shape[axis]).reshape(-1, *(1,) * (x.ndim - 1))
+def max_windows(x, marks, axis, count, *window):
+    """(largest, its mark) of the windows along an axis: the first of equals, the last NaN; of a window of nothing the lowest, marked as
+    the first element.
+
+    Marks are whole numbers that broadcast to x, or None.
+    """
+    n, steps = x.shape[axis], list(taps(x.shape[axis], count, *window))
+    first = np.full(count, -1)                                           # where each window begins
     for p, i in reversed(steps):
-        target[p], places[p] = source[i], index[i]
+        first[p] = np.arange(n)[i]
+    nothing, first = first < 0, np.maximum(first, 0)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1:])
+    best = np.take(x, first, axis) if n else np.empty(shape, x.dtype)
+    target, source = np.moveaxis(best, axis, 0), np.moveaxis(x, axis, 0)
+    target[nothing] = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    if marks is not None:
+        found = np.empty(shape, marks.dtype)
+        places, marks = np.moveaxis(found, axis, 0), np.moveaxis(np.broadcast_to(marks, x.shape), axis, 0)
+        places[...] = marks[first] if n else 0
     for p, i in steps[1:]:
         values, now = source[i], target[p]
-        better = values > now
-        if x.dtype.kind == "f":
-            better |= values != values
-        target[p] = np.where(better, values, now)
-        places[p] = np.where(better, index[i], places[p])
-    return best, found
+        if marks is not None:
+            better = values > now
+            if x.dtype.kind == "f":
+                better |= values != values
+            places[p] = either(better, marks[i], places[p])
+        target[p] = np.maximum(now, values)
+    return best, None if marks is None else found

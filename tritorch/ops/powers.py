@@ -6,7 +6,7 @@ import numpy as np
 
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import complex_arrays
+from tritorch.ops import complex_arrays, special
 from tritorch.ops.elementwise import binary
 from tritorch.ops.loops import COMPLEX, SCALAR, launch_elementwise
 from tritorch.ops.slopes import line_slope, power_slope, square_slope
@@ -47,7 +47,7 @@ def _power_dtype(name, x, y):
 def _power(x, y):
     below = np.less(y, 0)
     if np.result_type(x, y).kind != "i" or not np.any(below):
-        return 1 / np.sqrt(x) if np.shape(y) == () and y == -0.5 else np.power(x, y)
+        return 1 / np.sqrt(x) if np.shape(y) == () and y == -0.5 else special.power(x, y)
     inverse = np.where(np.equal(x, 1), 1, np.where(np.equal(x, -1), 1 - 2 * np.remainder(y, 2), 0))       # rounded towards zero
     return np.where(below, inverse, np.power(x, np.maximum(y, 0)))
 

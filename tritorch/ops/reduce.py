@@ -12,7 +12,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy
-from tritorch.ops.arrays import cast
+from tritorch.ops.arrays import cast, single
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
 from tritorch.ops.shaping import cat
@@ -77,11 +77,6 @@ def loadable(x, dtype):
 def accumulator(dtype):
     """What values of `dtype` are compared in on the GPU: small integers have no registers of their own."""
     return dtype.compute if dtype.is_floating_point or dtype is types.int64 else types.int32
-
-
-def single(x):
-    """An array of a half type as float32; any other as it is."""
-    return x.astype(np.float32) if x.dtype.itemsize <= 2 and x.dtype.kind in "fV" else x
 
 
 def row_sums(x):

@@ -8,11 +8,12 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
+from tritorch.ops.arrays import single
 from tritorch.ops.draws import place, random_dropout, threshold
 from tritorch.ops.dropout import idle
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.normalize import affine_sums, contiguous, deliver, gradient_array, leading, moments, normalize_array, scalar, scratch
-from tritorch.ops.reduce import single
+from tritorch.ops.normalize import affine_sums, contiguous, leading, moments, scalar
+from tritorch.ops.normalize_cpu import deliver, gradients, normalize_array, scratch
 from tritorch.ops.rows import rows, start_rows, start_sums, widest
 from tritorch.philox import words
 
@@ -132,12 +133,11 @@ def gradients_array(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center):
     columns, kind = math.prod(total.shape[mean.ndim:]), np.promote_types(single(total).dtype, single(g).dtype)
     g, x = matrix(g, columns, kind), matrix(total, columns, kind)
     mean, rstd, weight = mean.astype(kind, copy=False) if center else None, rstd.astype(kind, copy=False), (
-        None if weight is None else weight.reshape(-1).astype(kind, copy=False))
+        None if weight is None else weight.astype(kind, copy=False))
     work = scratch(gs, x)
-    xhat = gradient_array(work, g, x, mean, rstd, weight)
+    gw[...] = gradients(work, g, x, mean, rstd, weight).reshape(gw.shape)
     work += matrix(g_sum, columns, kind)
     deliver(gs, work)
-    gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
     gb[...] = g.sum(0).reshape(gb.shape) if center else 0
 
 

@@ -6,7 +6,7 @@ from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.reduce import single
+from tritorch.ops.arrays import single
 from tritorch.ops.rows import coalesce, flat, half, remember
 from tritorch.ops.shaping import cat, stack
 from tritorch.shape import broadcast_strides, cdiv, next_power_of_2

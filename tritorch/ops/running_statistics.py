@@ -2,8 +2,8 @@
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.errors import check
+from tritorch.ops.arrays import single
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import single
 from tritorch.ops.rows import half
 from tritorch.shape import cdiv
 from tritorch.tensor import empty

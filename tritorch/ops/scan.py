@@ -9,11 +9,11 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create
-from tritorch.ops.arrays import cast
+from tritorch.ops.arrays import cast, single
 from tritorch.ops.destinations import call
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.monoids import PAIRED, both_parts, operands
-from tritorch.ops.reduce import accumulator, loadable, single, whole
+from tritorch.ops.reduce import accumulator, loadable, whole
 from tritorch.ops.rows import chunk_of, half, remember, rows, vector_of
 from tritorch.ops.shaping import cat
 from tritorch.pairs import HOLOMORPHIC, OWN

@@ -6,7 +6,7 @@ import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.ops import elementwise, special
-from tritorch.ops.arrays import fills, keep
+from tritorch.ops.arrays import either, fills, keep
 from tritorch.pairs import OWN
 
 K = kernels("slopes")
@@ -61,13 +61,13 @@ drop_beyond = slope("drop_beyond", "0 where x ≤ low or x ≥ high, else g.", _
 keep_finite = slope("keep_finite", "g where x is a number, 0 where it is NaN or infinite.", _kept(lambda x: np.isfinite(x)),
                     lambda g_out, input: g_out.masked_fill(~input.isfinite(), 0))
 leaky_relu_backward = slope("leaky_relu_backward", "g where x > 0, else g · slope.",
-                            lambda g, x, slope: np.where(x > 0, g, g * g.dtype.type(slope)),
+                            lambda g, x, slope: either(x > 0, g, g * g.dtype.type(slope)),
                             lambda g_out, input, slope: g_out.where(input > 0, g_out * slope), attrs=(("slope", 0.01),))
 
 
 def _extreme(g, x, y, sign):
     loses = x < y if sign > 0 else x > y
-    return np.where(x == y, g * g.dtype.type(0.5), np.where(loses, g.dtype.type(0), g))
+    return either(x == y, g * g.dtype.type(0.5), either(loses, g.dtype.type(0), g))
 
 
 extreme_slope = slope_of_two(
@@ -95,10 +95,10 @@ divisor_slope = slope_of_two("divisor_slope", "-g · x / y².", lambda g, x, y: 
     (input / other) / other), apart=True)
 bell_slope = slope("bell_slope", "g · factor · e^(-x²).", lambda g, x, factor: g * (np.exp(-(x * x)) * x.dtype.type(factor)),
                       lambda g_out, input, factor: g_out * ((-(input * input)).exp() * factor), attrs=(("factor", 1.5),))
-sign_slope = slope("sign_slope", "g · sign(x), 0 for NaN.", lambda g, x: g * np.sign(np.nan_to_num(x, nan=0.0)),
+sign_slope = slope("sign_slope", "g · sign(x), 0 for NaN.", lambda g, x: g * special.sign(x),
                       lambda g_out, input: g_out * input.sign())
 power_slope = slope("power_slope", "g · n · x^(n - 1).",
-                       lambda g, x, exponent: g * (np.power(x, x.dtype.type(exponent - 1)) * x.dtype.type(exponent)),
+                       lambda g, x, exponent: g * (special.power(x, x.dtype.type(exponent - 1)) * x.dtype.type(exponent)),
                        lambda g_out, input, exponent: g_out * (input ** (exponent - 1) * exponent), attrs=(("exponent", 3.0),), complex=OWN)
 
 
@@ -109,13 +109,18 @@ def sigmoid(x):
     return out
 
 
+def softplus(x):
+    """log(1 + e^x) without overflow, many times faster than np.logaddexp."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
 def _softplus_backward(g, x, beta, threshold):
     scaled = x * x.dtype.type(beta)
-    return np.where(scaled > threshold, g, g * sigmoid(scaled))
+    return either(scaled > threshold, g, g * sigmoid(scaled))
 
 
 def _mish_backward(g, x):
-    t, s = np.tanh(np.logaddexp(x, x.dtype.type(0))), sigmoid(x)
+    t, s = np.tanh(softplus(x)), sigmoid(x)
     return g * (t + x * s * (1 - t * t))
 
 
@@ -126,7 +131,7 @@ def _mish_formula(g_out, input):
 
 def _elu_backward(g, x, below, rate):
     kind = x.dtype.type
-    return np.where(x <= 0, g * (np.exp(np.minimum(x, 0) * kind(rate)) * kind(below)), g)
+    return either(x <= 0, g * (np.exp(np.minimum(x, 0) * kind(rate)) * kind(below)), g)
 
 
 softplus_backward = slope("softplus_backward", "g · σ(beta·x), g itself where beta·x > threshold.", _softplus_backward,
@@ -140,5 +145,5 @@ elu_backward = slope("elu_backward", "g where x > 0, else g · below · e^(rate�
                      attrs=(("below", 1.5), ("rate", 0.5)))
 hardswish_backward = slope(
     "hardswish_backward", "0 up to -3, g · (x/3 + ½) up to 3, g from there on.",
-    lambda g, x: np.where(x <= -3, x.dtype.type(0), np.where(x < 3, g * (x / 3 + x.dtype.type(0.5)), g)),
+    lambda g, x: either(x <= -3, x.dtype.type(0), either(x < 3, g * (x / 3 + x.dtype.type(0.5)), g)),
     lambda g_out, input: (g_out * (input / 3 + 0.5)).where(input < 3, g_out).masked_fill(input <= -3, 0))

@@ -6,8 +6,9 @@ from tritorch.cuda.launch import kernels, launch, sm_count
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.arrays import single
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import single, sums_along
+from tritorch.ops.reduce import sums_along
 from tritorch.ops.rows import IN_REGISTERS, blocks, kept, rows, start_rows
 from tritorch.shape import cdiv, wrap_dim
 from tritorch.tensor import empty

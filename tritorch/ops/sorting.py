@@ -13,6 +13,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.indexing import finish, gather, in_order, index_select
 from tritorch.ops.ordering import longest
+from tritorch.ops.ordering_cpu import order_of, place_of
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
 from tritorch.ops.tally import tally
@@ -41,21 +42,12 @@ def sorted_first(input, k, dim, descending):
     return [(shape, input.dtype, input.storage.device), (shape, types.int64, input.storage.device)]
 
 
-def order_of(x, dim, descending):
-    """Stable order of a numpy array, NaN the greatest."""
-    x = x.astype(np.float32) if x.dtype.kind not in "fiub" else x
-    if not descending:
-        return np.argsort(x, axis=dim, kind="stable")
-    flipped = np.flip(np.argsort(np.flip(x, dim), axis=dim, kind="stable"), dim)
-    return x.shape[dim] - 1 - flipped
-
-
 @sorted_first.impl("cpu")
 def sorted_first_cpu(values, indices, input, k, dim, descending):
     if not input.shape:
         values[...], indices[...] = input, 0
         return
-    order = np.take(order_of(input, dim, descending), range(k), axis=dim)
+    order = order_of(input, dim, descending, k)
     indices[...] = order
     values[...] = np.take_along_axis(input, order, dim)
 
@@ -167,7 +159,7 @@ def order_statistic_cpu(values, indices, input, k, dim):
     if not input.shape:
         values[...], indices[...] = input, 0
         return
-    order = np.take(order_of(input, dim, False), [k - 1], axis=dim)
+    order = place_of(input, dim, k)
     indices[...] = order.reshape(indices.shape)
     values[...] = np.take_along_axis(input, order, dim).reshape(values.shape)
 

@@ -9,11 +9,12 @@ from tritorch.dispatch import op
 from tritorch.dtype import chosen, promote_types, types
 from tritorch.errors import check
 from tritorch.ops import copy
+from tritorch.ops.arrays import single
 from tritorch.ops.complex import view_as_real
 from tritorch.ops.destinations import call
 from tritorch.ops.loss_terms import mse_slope
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import dims_of, mean, mean_cpu, restore, single, size_of, sweeps
+from tritorch.ops.reduce import dims_of, mean, mean_cpu, restore, size_of, sweeps
 from tritorch.ops.rows import kept
 from tritorch.pairs import OWN
 

@@ -11,7 +11,8 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.avg_pooling import HALVES, adaptive, along_dim, image_promise, taps_of
+from tritorch.ops.arrays import single
+from tritorch.ops.avg_pooling import adaptive, along_dim, image_promise, taps_of
 from tritorch.ops.extremes import lowest
 from tritorch.ops.pooling_cpu import counts, max_windows, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent
@@ -66,14 +67,15 @@ def max_pool_volume_cpu(values, places, input, size, kernel, stride, padding, di
         values[...], places[...] = _largest(input, size, kernel, stride, padding, dilation)
 
 
-def _largest(input, size, kernel, stride, padding, dilation):
+def _largest(input, size, kernel, stride, padding, dilation, marked=True):
     """One dim after the other, the last first: what comes first in each layer, row and column comes first in the volume, and so with NaN
     and last."""
-    x, found = input.astype(np.float32) if input.dtype in HALVES else input, None
-    for d in (2, 1, 0):
-        x, at = max_windows(x, 2 + d, size[d], *along_dim(d, kernel, stride, padding, dilation))
-        found = at * math.prod(input.shape[3 + d:]) + (0 if found is None else np.take_along_axis(found, at, 2 + d))
-    return x, found
+    x, marks, n = single(input), np.zeros(1, np.int32) if marked else None, input.shape
+    for d in (4, 3, 2):
+        if marked:
+            marks = marks + np.arange(n[d], dtype=np.int32).reshape(-1, *(1,) * (4 - d)) * np.int32(math.prod(n[d + 1:]))
+        x, marks = max_windows(x, marks, d, size[d - 2], *along_dim(d - 2, kernel, stride, padding, dilation))
+    return x, marks
 
 
 @max_pool_volume.impl("cuda")
@@ -126,7 +128,7 @@ def max_pool_volume_values(input, size, kernel=None, stride=ONES, padding=(0, 0,
 @max_pool_volume_values.impl("cpu")
 def max_pool_volume_values_cpu(values, input, size, kernel, stride, padding, dilation):
     if values.size:
-        values[...] = _largest(input, size, kernel, stride, padding, dilation)[0]
+        values[...], _ = _largest(input, size, kernel, stride, padding, dilation, marked=False)
 
 
 @max_pool_volume_values.impl("cuda")
@@ -241,7 +243,7 @@ def _divisor(shape, size, kernel, stride, padding, include, divisor):
 
 @avg_pool_volume.impl("cpu")
 def avg_pool_volume_cpu(out, input, size, kernel, stride, padding, include, divisor):
-    acc = input.astype(np.float32) if input.dtype in HALVES else input
+    acc = single(input)
     for d in range(3):
         acc = sum_windows(acc, 2 + d, size[d], *along_dim(d, kernel, stride, padding, ONES))
     out[...] = acc / np.asarray(_divisors(input.shape[2:], size, kernel, stride, padding, include, divisor), acc.dtype)
@@ -298,7 +300,7 @@ def avg_pool_volume_input_cpu(out, gradient, size, kernel, stride, padding, incl
     if not gradient.size:
         out[...] = 0
         return
-    acc = gradient.astype(np.float32) if gradient.dtype in HALVES else gradient
+    acc = single(gradient)
     acc = acc / np.asarray(_divisors(size, gradient.shape[2:], kernel, stride, padding, include, divisor), acc.dtype)
     for d in range(3):
         acc = spread_windows(acc, 2 + d, size[d], *along_dim(d, kernel, stride, padding, ONES))
