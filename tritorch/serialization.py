@@ -22,6 +22,7 @@ from tritorch.device import as_device, cpu, device
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
 from tritorch.interop import from_numpy
+from tritorch.layout import strided as strided_layout
 from tritorch.nn.parameter import Parameter
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
 from tritorch.shape import Size
@@ -70,7 +71,7 @@ class Encoder:
         if kind is float:
             return obj if math.isfinite(obj) else {"float": repr(obj)}
         if isinstance(obj, Tensor):
-            return self.encode_tensor(obj, path)
+            return self.encode_tensor(obj, path) if obj.layout is strided_layout else self.encode_sparse(obj, path)
         if kind in MAPPINGS or kind in SEQUENCES or kind is list:
             check(id(obj) not in self.open, "save", "an object without cycles", f"one at {path or 'the top'}", error=ValueError)
             check(depth < MAX_DEPTH, "save", f"a nest of at most {MAX_DEPTH} levels", f"more at {path[:80]}", error=ValueError)
@@ -105,6 +106,11 @@ class Encoder:
         array = array if array.flags.writeable else array.copy()
         kind = "ndarray" if isinstance(x, np.ndarray) else "number"
         return {kind: [x.dtype.str, list(x.shape), self.encode_tensor(from_numpy(array), path)]}
+
+    def encode_sparse(self, x, path):
+        from tritorch.sparse.saving import encoded
+
+        return encoded(x, lambda part, name: self.encode_tensor(part, joined(path, name)))
 
     def encode_tensor(self, x, path):
         found = self.index.get(id(x))
@@ -279,6 +285,10 @@ class Decoder:
             return self.decode_tensor(node)
         need(len(node) == 1, "one type for a value", list(node))
         value = node[kind]
+        if kind == "sparse":
+            from tritorch.sparse.saving import decoded
+
+            return decoded(value, self.decode_tensor, self.memory is not None)
         if kind in ("ndarray", "number"):
             return self.decode_array(kind, value)
         if kind in BUILDERS:

@@ -10,8 +10,9 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, no_sizes, sentence, whole_numbers
+from tritorch.errors import OtherLayout, check, no_sizes, sentence, whole_numbers
 from tritorch.layout import only_strided
+from tritorch.layout import strided as strided_layout
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
@@ -110,13 +111,21 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.empty(2, 3).shape
     tritorch.Size([2, 3])
     """
-    only_strided("empty", layout)
     shape, dtype = _sizes(sizes, size), _kind(dtype)
+    if layout is not None and layout is not strided_layout:
+        return _without_values(shape, layout, dtype, device, requires_grad)
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
     if out is not None:
         return copy.deliver(new_empty(shape, out.dtype, out.device), out)
     made = copy.pinned(shape, dtype, strides) if pin_memory else new_empty(shape, dtype, as_device(device), strides)
     return _finish(made, requires_grad)
+
+
+def _without_values(shape, layout, dtype, device, requires_grad):
+    """Zeros in a sparse layout."""
+    from tritorch.sparse.construct import zeros
+
+    return _finish(zeros(shape, layout, types.as_dtype(dtype), as_device(device)), requires_grad)
 
 
 def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -125,6 +134,8 @@ def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.zeros(2)
     tensor([0., 0.])
     """
+    if layout is not None and layout is not strided_layout:
+        return _without_values(_sizes(sizes, size), layout, _kind(dtype), device, requires_grad)
     return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad,
                 pin_memory=pin_memory)
 
@@ -160,8 +171,12 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     >>> import tritorch as torch; torch.empty_like(torch.empty(3, 2).t()).stride()
     (1, 2)
     """
-    only_strided("empty_like", layout)
-    strides = copy.like_strides("empty_like", input, memory_format)
+    if layout is not None and layout is not strided_layout and layout is not input.layout:
+        return _without_values(input.shape, layout, dtype or input.dtype, device or input.device, requires_grad)
+    try:
+        strides = copy.like_strides("empty_like", input, memory_format)
+    except OtherLayout as other:
+        return _finish(other.instead(empty_like, (input, dtype, layout, device)), requires_grad)
     place = input.device if device is None else as_device(device)
     return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
 

@@ -231,12 +231,12 @@ def add_slices(made, dim, index, source, alpha=1):
     if not index.size or not source.size:
         return
     target, source = np.moveaxis(made, dim, 0), np.moveaxis(source, dim, 0)
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    sums = np.add.reduceat(source[order], starts,
-                           axis=0) if made.dtype.kind != "b" else np.logical_or.reduceat(source[order], starts, axis=0)
-    target[ordered[starts]] += sums if alpha == 1 else sums * number(made.dtype, alpha)
+    if not (index[1:] >= index[:-1]).all():
+        order = np.argsort(index, kind="stable")
+        index, source = index[order], source[order]
+    starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
+    sums = (np.logical_or if made.dtype.kind == "b" else np.add).reduceat(source, starts, axis=0)
+    target[index[starts]] += sums if alpha == 1 else sums * number(made.dtype, alpha)
 
 
 @index_add.impl("cuda")
@@ -304,8 +304,9 @@ def index_add_workloads(make):
 
 # ------------------------------------------------------------------ element by element
 @op
-def gather(input, dim, index):
-    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`.
+def gather(input, dim, index, sparse_grad=False):
+    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`. With `sparse_grad` the
+    gradient is a sparse tensor of the elements taken.
 
     >>> import tritorch as torch; torch.tensor([[1, 2], [3, 4]]).gather(1, torch.tensor([[0, 0], [1, 0]]))
     tensor([[1, 1],
@@ -341,14 +342,14 @@ gather.exact, gather.complex = True, Parts(words=True)
 
 
 @gather.impl("cpu")
-def gather_cpu(out, input, dim, index):
+def gather_cpu(out, input, dim, index, sparse_grad=False):
     check_range("gather", index, input.shape[dim] if input.shape else 1, RuntimeError)
     input, index = _one(input), _one(index)
     out[...] = np.take_along_axis(_within(input, index, dim), index.astype(np.int64, copy=False), dim).reshape(out.shape)
 
 
 @gather.impl("cuda")
-def gather_cuda(out, input, dim, index):
+def gather_cuda(out, input, dim, index, sparse_grad=False):
     made, shape = in_order(out), input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
     pointing(K.gather_kernel, made, (input,), index, wrap_dim(dim, len(shape), "gather"), shape, input.strides or (1,), "gather")
@@ -356,7 +357,11 @@ def gather_cuda(out, input, dim, index):
 
 
 @gather.grad("input")
-def gather_grad(g, input_shape, dim, index):
+def gather_grad(g, input_shape, dim, index, sparse_grad):
+    if sparse_grad:
+        from tritorch.sparse.embedding import elements
+
+        return elements(g, input_shape, dim, index)
     zeros = create.new_zeros(g, input_shape)
     if index.ndim and index.shape[dim] == 1:                             # one of each row: no two gradients meet
         return zeros.scatter_(dim, index, g)                             # 4096 of 32000 float32 each: 128 µs, not 1972
