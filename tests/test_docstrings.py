@@ -11,7 +11,7 @@ PUBLIC = ["tritorch", *["tritorch." + name for name in (
     "distributed.checkpoint", "distributed.checkpoint.state_dict", "distributed.fsdp", "distributed.nn.functional", "distributions",
     "distributions.constraint_registry", "distributions.constraints",
     "distributions.transforms", "distributions.utils", "func", "futures", "multiprocessing", "nn", "nn.attention", "nn.functional",
-    "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "random", "testing", "utils.data")]]
+    "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "random", "sparse", "testing", "utils.data")]]
 
 
 def undocumented(name):

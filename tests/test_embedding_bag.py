@@ -133,7 +133,6 @@ def test_errors(cuda):
         ((index, table, offsets + 1), {}, RuntimeError, "offsets from 0"), ((index, table, offsets * 2), {}, RuntimeError, "up to 9"),
         ((index, table, offsets), dict(mode="min"), ValueError, "a mode among"),
         ((index, table, offsets), dict(mode="max", scale_grad_by_freq=True), ValueError, "scale_grad_by_freq"),
-        ((index, table, offsets), dict(sparse=True), NotImplementedError, "no sparse gradients"),
         ((index, table, offsets), dict(padding_idx=5), RuntimeError, "a padding_idx in [-5, 4]"),
         ((index, table, offsets), dict(per_sample_weights=index.double()), NotImplementedError, "for mode 'sum' alone"),
         ((index, table, offsets), dict(per_sample_weights=index.float(), mode="sum"), RuntimeError, "of tritorch.float64"),
@@ -146,8 +145,8 @@ def test_errors(cuda):
     for given in ((index + 1, offsets, "inside the table, got 5"), (index, torch.tensor([0, 3, 2]), "do not fall")):
         with pytest.raises(RuntimeError, match=given[2]):
             F.embedding_bag(given[0].cuda(), table.cuda(), given[1].cuda()).sum().item()
-    with pytest.raises(NotImplementedError, match="sparse False"):
-        EmbeddingBag(3, 2, sparse=True)
+    with pytest.raises(ValueError, match="sparse for modes sum and mean"):
+        EmbeddingBag(3, 2, sparse=True, mode="max")(torch.tensor([[0]]))
     layer = EmbeddingBag(3, 2, mode="sum", padding_idx=-1, max_norm=1.0)
     assert repr(layer) == "EmbeddingBag(3, 2, max_norm=1.0, mode='sum', padding_idx=2)"
     assert F.embedding_bag(torch.zeros(0, 3, dtype=torch.int64), table).shape == (0, 37)

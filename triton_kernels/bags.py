@@ -45,7 +45,7 @@ def bag_sums_kernel(out_ptr, size_ptr, owner_ptr, word_ptr, table_ptr, index_ptr
                     BLOCK_R: tl.constexpr):
     """The sum (mean) of the rows of each bag, times factors, in the order of the indices; how many count; to which bag each index belongs.
     AHEAD rows are loaded before the first is added."""
-    tiles_r = tl.cdiv(R, BLOCK_R)
+    tiles_r = tl.maximum(tl.cdiv(R, BLOCK_R), 1)                         # rows may have no elements
     tile_r = tl.program_id(0) % tiles_r
     bag = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B)[:, None]
     r = tile_r.to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
@@ -76,7 +76,7 @@ def bag_sums_kernel(out_ptr, size_ptr, owner_ptr, word_ptr, table_ptr, index_ptr
 def bag_maxima_kernel(out_ptr, chosen_ptr, size_ptr, owner_ptr, word_ptr, table_ptr, index_ptr, offset_ptr, bags, n, length, rows, R,
                       stride_tn, stride_tr, padding, number, offset_number, BLOCK_B: tl.constexpr, BLOCK_R: tl.constexpr):
     """The largest element of each column among the rows of a bag, and of which row it is: the first, unless a later one is greater."""
-    tiles_r = tl.cdiv(R, BLOCK_R)
+    tiles_r = tl.maximum(tl.cdiv(R, BLOCK_R), 1)                         # rows may have no elements
     tile_r = tl.program_id(0) % tiles_r
     bag = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B)[:, None]
     r = tile_r.to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]

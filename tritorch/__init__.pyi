@@ -97,6 +97,8 @@ from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
 from tritorch import signal as signal
+from tritorch import sparse as sparse
+from tritorch import sparse_methods as sparse_methods
 from tritorch import special as special
 from tritorch import storage as storage
 from tritorch import storage_methods as storage_methods
@@ -796,6 +798,9 @@ def cartesian_prod(*tensors) -> Any:
 def cat(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
+def ccol_indices_copy(input) -> Any:
+    """A copy of `input.ccol_indices()`."""
+    ...
 def cdist(x1, x2, p=..., compute_mode=...) -> Any:
     """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R)."""
     ...
@@ -855,6 +860,9 @@ def clip_(self, *args, **kw) -> Any:
     ...
 def clone(input, *, memory_format=...) -> Any:
     """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them."""
+    ...
+def col_indices_copy(input) -> Any:
+    """A copy of `input.col_indices()`."""
     ...
 def column_stack(tensors, *, out=...) -> Any:
     """One-dim tensors as columns, side by side."""
@@ -943,6 +951,9 @@ def cov(input, *, correction=..., fweights=..., aweights=...) -> Any:
 def cross(input, other, dim=..., *, out=...) -> Any:
     """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
     ...
+def crow_indices_copy(input) -> Any:
+    """A copy of `input.crow_indices()`."""
+    ...
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=..., reduction=..., zero_infinity=...) -> Any:
     """`nn.functional.ctc_loss` with a number as reduction."""
     ...
@@ -1020,6 +1031,9 @@ def dropout(input, p=..., training=..., inplace=..., *, generator=...) -> Any:
     ...
 def dropout_(input, p, train) -> Any:
     """`dropout` of a tensor itself, with chance p, if `train`."""
+    ...
+def dsmm(mat1, mat2) -> Any:
+    """The product of a sparse and a strided matrix, `mm` by its older name."""
     ...
 def dsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 2."""
@@ -1189,8 +1203,8 @@ def full_like(input, fill_value, *, dtype=..., layout=..., device=..., requires_
 def fused_moving_avg_obs_fake_quant(x, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, averaging_const, quant_min, quant_max, ch_axis, per_row_fake_quant=..., symmetric_quant=...) -> Any:
     """Watch the range of x and fake-quantize x to it, without waiting for the device."""
     ...
-def gather(input, dim, index) -> Tensor:
-    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`."""
+def gather(input, dim, index, sparse_grad=...) -> Tensor:
+    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`. With `sparse_grad` the"""
     ...
 def gcd(input, other) -> Tensor:
     """The greatest common divisor."""
@@ -1297,8 +1311,14 @@ def histogram(input, bins, *, range=..., weight=..., density=..., out=...) -> An
 def histogramdd(input, bins, *, range=..., weight=..., density=...) -> Any:
     """(hist, bin_edges): how many points, or how much of `weight`, fall into each box of a grid. input (…, D) has points of D coordinates."""
     ...
+def hsmm(mat1, mat2, *, out=...) -> Any:
+    """The product of a sparse and a strided matrix as a hybrid one: 1 sparse dim, whose places are the rows in which mat1 has values."""
+    ...
 def hsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 1."""
+    ...
+def hspmm(mat1, mat2, *, out=...) -> Any:
+    """The product of a sparse and a strided matrix as a hybrid one: 1 sparse dim, whose places are the rows in which mat1 has values."""
     ...
 def hstack(tensors, *, out=...) -> Any:
     """The tensors side by side: joined along dim 1, or along dim 0 if they have one dim."""
@@ -1338,6 +1358,9 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...
     ...
 def index_select(input, dim, index) -> Tensor:
     """The slices of `input` along `dim` that `index` names."""
+    ...
+def indices_copy(input) -> Any:
+    """A copy of `input.indices()`."""
     ...
 def init_num_threads() -> Any:
     """Nothing: numpy counts its threads itself."""
@@ -1873,6 +1896,9 @@ def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
 def reshape(input, *sizes, shape=...) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
     ...
+def resize_as_sparse_(input, the_template) -> Any:
+    """`input.resize_as_sparse_(the_template)`."""
+    ...
 def resolve_conj(input) -> Any:
     """The tensor itself: none is marked to be conjugated when it is read."""
     ...
@@ -1909,6 +1935,9 @@ def round(input, *, decimals=..., out=...) -> Any:
 def round_(self, *args, **kw) -> Any:
     """`round` written into the tensor itself."""
     ...
+def row_indices_copy(input) -> Any:
+    """A copy of `input.row_indices()`."""
+    ...
 def row_stack(tensors, *, out=...) -> Any:
     """The tensors on top of each other: joined along dim 0, vectors as rows."""
     ...
@@ -1926,6 +1955,9 @@ def rsqrt_(self, *args, **kw) -> Any:
     ...
 def rsub(input, other, alpha=...) -> Any:
     """other - alpha · input."""
+    ...
+def saddmm(input, mat1, mat2, *, beta=..., alpha=..., out=...) -> Any:
+    """`sspaddmm` by its older name."""
     ...
 def save(obj, f, pickle_module=..., pickle_protocol=..., _use_new_zipfile_serialization=...) -> Any:
     """Write an object to a path or a binary file."""
@@ -2059,11 +2091,32 @@ def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
 def slogdet(input) -> Any:
     """(sign, logabsdet): the signs of determinants and the logarithms of their sizes, where the determinants themselves would overflow."""
     ...
+def smm(input, mat) -> Any:
+    """The product of a sparse and a strided matrix as a sparse one, in COO: all elements of the rows in which the first has values."""
+    ...
 def softmax(input, dim, dtype=...) -> Tensor:
     """Exponentials along `dim`, scaled to sum to 1."""
     ...
 def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
     """The elements along `dim` in order, and where they were; always stable. NaN is the greatest."""
+    ...
+def sparse_bsc_tensor(ccol_indices, row_indices, values, size=..., *, dtype=..., device=..., pin_memory=..., requires_grad=..., check_invariants=...) -> Any:
+    """A tensor of layout `sparse_bsc`: as CSC, of blocks: values (n, high, wide)."""
+    ...
+def sparse_bsr_tensor(crow_indices, col_indices, values, size=..., *, dtype=..., device=..., pin_memory=..., requires_grad=..., check_invariants=...) -> Any:
+    """A tensor of layout `sparse_bsr`: as CSR, of blocks: values (n, high, wide)."""
+    ...
+def sparse_compressed_tensor(compressed_indices, plain_indices, values, size=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=..., check_invariants=...) -> Any:
+    """A tensor of the given layout, `sparse_csr`, `sparse_csc`, `sparse_bsr` or `sparse_bsc`: see the functions of these names."""
+    ...
+def sparse_coo_tensor(*args, indices=..., values=..., size=..., dtype=..., device=..., pin_memory=..., requires_grad=..., check_invariants=..., is_coalesced=...) -> Any:
+    """A tensor of layout `sparse_coo`: `sparse_coo_tensor(indices, values, size=None)`. `indices` (sparse dims, n) says where each of the"""
+    ...
+def sparse_csc_tensor(ccol_indices, row_indices, values, size=..., *, dtype=..., device=..., pin_memory=..., requires_grad=..., check_invariants=...) -> Any:
+    """A tensor of layout `sparse_csc`: column c has values[ccol_indices[c]:ccol_indices[c + 1]], in the rows row_indices of these places."""
+    ...
+def sparse_csr_tensor(crow_indices, col_indices, values, size=..., *, dtype=..., device=..., pin_memory=..., requires_grad=..., check_invariants=...) -> Any:
+    """A tensor of layout `sparse_csr`: row r has values[crow_indices[r]:crow_indices[r + 1]], in the columns col_indices of these places."""
     ...
 def split(tensor, split_size_or_sections=..., dim=..., *, split_size=...) -> Any:
     """Views of at most split_size along a dim, or of the sizes given."""
@@ -2097,6 +2150,9 @@ def squeeze(input, dim=...) -> Any:
     ...
 def squeeze_copy(input, dim=..., *, out=...) -> Any:
     """A copy of what `squeeze` shows."""
+    ...
+def sspaddmm(input, mat1, mat2, *, beta=..., alpha=..., out=...) -> Any:
+    """beta · input + alpha · mat1 @ mat2 of sparse input and mat1 and a strided mat2, as a sparse matrix in COO."""
     ...
 def stack(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors, all of one shape, along a new dim."""
@@ -2256,6 +2312,9 @@ def unsqueeze_copy(input, dim, *, out=...) -> Any:
     ...
 def use_deterministic_algorithms(mode, *, warn_only=...) -> Any:
     """Ask for deterministic algorithms. No operator chooses another: no result depends on the order in which a GPU's threads run."""
+    ...
+def values_copy(input) -> Any:
+    """A copy of `input.values()`."""
     ...
 def vander(x, N=..., increasing=...) -> Any:
     """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""

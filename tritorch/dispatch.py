@@ -14,7 +14,7 @@ from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.calling import on_arrays, on_device, on_meta
 from tritorch.cuda.allocator import memories
-from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
+from tritorch.errors import OtherLayout, check, check_flags, numbers_in, refuse_misuse
 from tritorch.repeat import repeating
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
@@ -124,6 +124,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
             if run is None:
                 run = _without(door, home)
             run(*outs, *args)
+        except OtherLayout as other:
+            return other.instead(door, complete(args))
         except Exception as error:
             if answer := refuse_misuse(error, door.__name__, body, args):
                 return answer[0]
@@ -144,9 +146,12 @@ def op(body=None, *, returns=("out",), aliasable=()):
         args = bind(args, kw) if kw else complete(args)
         if modes.interpreted and state.interpreter is not None:
             return _interpret(door, args, out)
-        if rewrite is not None and memories and rewrite(out, args):
-            return out
-        return write(door, out, args, body(*args))
+        try:
+            if rewrite is not None and memories and rewrite(out, args):
+                return out
+            return write(door, out, args, body(*args))
+        except OtherLayout as other:
+            return other.instead(door, args, out)
 
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults

@@ -24,6 +24,13 @@ class LinAlgError(RuntimeError):
     """A matrix is not what an algorithm asks for: singular, not positive definite, or not finite."""
 
 
+class OtherLayout(NotImplementedError):
+    """An operator asked a tensor that has no strides, a sparse one, for its memory. `instead(operator, args, out)` is what the call does
+    then, if anything: doors ask it in the place of raising, so that dense tensors pay nothing."""
+
+    instead = None
+
+
 class NoTensor(TypeError, AttributeError):
     """An argument is of another kind, mostly no tensor. PyTorch raises TypeError or, from its functions in Python, AttributeError."""
 

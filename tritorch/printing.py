@@ -165,16 +165,21 @@ def tensor_repr(x):
     own = type(x).__module__.partition(".")[0] == "tritorch"         # subclasses of users carry their names
     text = "tensor(" if own else f"{type(x).__name__}("
     indent = len(text)
-    text += contents(x.detach(), indent)
+    text = suffixed(text + contents(x.detach(), indent), suffixes(x), indent)
+    return f"Parameter({text})" if getattr(x, "_is_param", False) else text
+
+
+def suffixed(text, found, indent, newline=False):
+    """The text, what follows the elements, and the last bracket; with `newline` they begin on a line of their own."""
     column = len(text) - text.rfind("\n") + 1
-    for suffix in suffixes(x):
-        if column + len(suffix) + 2 > options.linewidth:
+    for suffix in found:
+        if newline or column + len(suffix) + 2 > options.linewidth:
             text += ",\n" + " " * indent + suffix
-            column = indent + len(suffix)
+            column, newline = indent + len(suffix), False
         else:
             text += ", " + suffix
             column += len(suffix) + 2
-    return f"Parameter({text}))" if getattr(x, "_is_param", False) else text + ")"
+    return text + ")"
 
 
 def tensor_format(x, spec):

@@ -23,6 +23,7 @@ from tritorch.device import as_device, cpu, device, meta
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
 from tritorch.interop import from_numpy
+from tritorch.layout import strided as strided_layout
 from tritorch.nn.parameter import Parameter
 from tritorch.pytorch_pickles import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals  # noqa: F401
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
@@ -33,6 +34,7 @@ from tritorch.tensor import Tensor, empty, strided
 MAP_LOCATION: TypeAlias = Callable[[Tensor, str], Tensor | None] | device | str | dict[str, str] | None
 VERSION = 1
 MAX_DEPTH = 200
+MADE_OF = {"spread": "tritorch.distributed.tensor.saved", "sparse": "tritorch.sparse.saving"}      # tensors that are made of others
 MAPPINGS = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
 SEQUENCES = {tuple: "tuple", set: "set", frozenset: "frozenset", Size: "Size"}
 NUMPY = {kind.numpy for kind in ALL if kind.numpy.kind in "biuf"}           # the types that numpy itself and tensors both have
@@ -74,8 +76,11 @@ class Encoder:
         if kind is float:
             return obj if math.isfinite(obj) else {"float": repr(obj)}
         if isinstance(obj, Tensor):
-            return {"spread": spread().encode(obj, lambda x: self.encode_tensor(x, path))} if type(obj.storage) is Spread else (
-                self.encode_tensor(obj, path))
+            form = "sparse" if obj.layout is not strided_layout else "spread" if type(obj.storage) is Spread else None
+            if form is None:
+                return self.encode_tensor(obj, path)
+            part = lambda x, name=None: self.encode_tensor(x, joined(path, name) if name else path)
+            return {form: import_module(MADE_OF[form]).encode(obj, part)}
         if kind in MAPPINGS or kind in SEQUENCES or kind is list:
             check(id(obj) not in self.open, "save", "an object without cycles", f"one at {path or 'the top'}", error=ValueError)
             check(depth < MAX_DEPTH, "save", f"a nest of at most {MAX_DEPTH} levels", f"more at {path[:80]}", error=ValueError)
@@ -147,11 +152,6 @@ class Encoder:
                 t = self.tensors[i]
                 places[i] = [name, [NAMES[t.dtype], list(t.shape), list(t.strides), t.offset - first // t.itemsize]]
         return out, places
-
-
-def spread():
-    """Who knows how DTensors are written."""
-    return import_module("tritorch.distributed.tensor.saved")
 
 
 def plain(kind):
@@ -281,8 +281,8 @@ class Decoder:
             return self.decode_tensor(node)
         need(len(node) == 1, "one type for a value", list(node))
         value = node[kind]
-        if kind == "spread":
-            return spread().decode(value, self.decode_tensor, self.memory is None)
+        if kind in MADE_OF:
+            return import_module(MADE_OF[kind]).decode(value, self.decode_tensor, self.memory is None)
         if kind in ("ndarray", "number"):
             return self.decode_array(kind, value)
         if kind in BUILDERS:

@@ -7,6 +7,7 @@ from tritorch import (
     printing,
     protocol,
     random,  # noqa: F401  (it completes tritorch.cuda)
+    sparse_methods,
     storage_methods,
     tensor_methods,
     typed,
@@ -32,7 +33,7 @@ METHODS = {
         parts.frexp, questions.const_data_ptr, questions.dim_order, questions.is_conj, questions.is_distributed, questions.is_neg,
         questions.is_same_size, questions.is_set_to,
         renorm.renorm, renorm.renorm_)},
-    "_execution_engine": engine,
+    "_execution_engine": engine, **sparse_methods.METHODS,
 }
 STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
                    "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
@@ -94,13 +95,18 @@ HOMES = {
     "interop": "from_file",
     "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
     "ops.create": "empty_permuted",
+    "sparse.construct": """sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor
+            sparse_csr_tensor""",
+    "sparse.products": "dsmm hsmm hspmm saddmm smm sspaddmm",
+    "sparse.parts": """ccol_indices_copy col_indices_copy crow_indices_copy indices_copy resize_as_sparse_ row_indices_copy
+            values_copy""",
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
             "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
             "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "safetensors", "serialization", "signal", "special", "testing", "types", "utils", "version", "xpu")
+            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

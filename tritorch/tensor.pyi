@@ -349,12 +349,24 @@ class Tensor:
         ...
     _array: Any
     _base: Any
+    def _coalesced_(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `_coalesced_`; others raise NotImplementedError."""
+        ...
+    def _dimI(self) -> Any:
+        """How many dims the indices tell of: none in a strided tensor."""
+        ...
+    def _dimV(self) -> Any:
+        """How many dims, the last ones, each value has: all in a strided tensor."""
+        ...
     _execution_engine: Any
     def _filled(input, value) -> Tensor:
         """Every element the number `value`: `input.fill_(value)`."""
         ...
     _grad: Any
     _hooked: Any
+    def _indices(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `_indices`; others raise NotImplementedError."""
+        ...
     _inference: Any
     @staticmethod
     def _make_subclass(cls, data, require_grad=...) -> Any:
@@ -364,11 +376,17 @@ class Tensor:
     def _make_wrapper_subclass(cls, size, **options) -> Any:
         """`Tensor._make_wrapper_subclass`: TypeError, for it takes a class with a `__torch_dispatch__`, which there is none of here."""
         ...
+    def _nnz(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo, or a compressed one have `_nnz`; others raise NotImplementedError."""
+        ...
     def _seen_as(base, shape, strides, offset, dtype) -> Any:
         """A view of the memory of `base` under another layout, and as complex or real where the dtype says so."""
         ...
     _settled: Any
     _tangents: Any
+    def _values(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `_values`; others raise NotImplementedError."""
+        ...
     _version: Any
     def abs(input) -> Tensor:
         """|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor."""
@@ -637,6 +655,9 @@ class Tensor:
     def cauchy_(x, median=..., sigma=..., *, generator=...) -> Any:
         """Fill with Cauchy numbers."""
         ...
+    def ccol_indices(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_csc or sparse_bsc have `ccol_indices`; others raise RuntimeError."""
+        ...
     def cdouble(input, memory_format=...) -> Any:
         """The values as complex128."""
         ...
@@ -694,6 +715,12 @@ class Tensor:
     def clone(input, *, memory_format=...) -> Any:
         """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them."""
         ...
+    def coalesce(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `coalesce`; others raise RuntimeError."""
+        ...
+    def col_indices(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_csr or sparse_bsr have `col_indices`; others raise RuntimeError."""
+        ...
     def conj(input) -> Any:
         """The conjugate; a real tensor itself. It is computed at once: no tensor is marked as to be conjugated when it is read, so that, unlike"""
         ...
@@ -745,6 +772,9 @@ class Tensor:
     def cross(input, other, dim=..., *, out=...) -> Any:
         """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
         ...
+    def crow_indices(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_csr or sparse_bsr have `crow_indices`; others raise RuntimeError."""
+        ...
     def cuda(input, device=..., non_blocking=..., memory_format=...) -> Any:
         """The values on a CUDA device (default: the current one)."""
         ...
@@ -775,6 +805,9 @@ class Tensor:
         ...
     def deg2rad_(self, *args, **kw) -> Any:
         """`deg2rad` written into the tensor itself."""
+        ...
+    def dense_dim(self) -> Any:
+        """How many dims, the last ones, each value has: all in a strided tensor."""
         ...
     def det(input) -> Any:
         """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient."""
@@ -965,8 +998,8 @@ class Tensor:
     def frexp(input, *, out=...) -> Any:
         """(mantissa, exponent) with input = mantissa · 2^exponent, ½ ≤ |mantissa| < 1, the exponent of int32; 0, infinities and NaN are their"""
         ...
-    def gather(input, dim, index) -> Tensor:
-        """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`."""
+    def gather(input, dim, index, sparse_grad=...) -> Tensor:
+        """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`. With `sparse_grad` the"""
         ...
     def gcd(input, other) -> Tensor:
         """The greatest common divisor."""
@@ -1092,6 +1125,9 @@ class Tensor:
     def index_select(input, dim, index) -> Tensor:
         """The slices of `input` along `dim` that `index` names."""
         ...
+    def indices(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `indices`; others raise RuntimeError."""
+        ...
     def inner(input, other, *, out=...) -> Any:
         """Sums of products over the last dim of both: shape input.shape[:-1] + other.shape[:-1]. With a 0-dim operand: the product."""
         ...
@@ -1100,6 +1136,9 @@ class Tensor:
         ...
     def inverse(input, *, out=...) -> Any:
         """The inverse of square matrices (…, n, n): `linalg.inv` under its older name."""
+        ...
+    def is_coalesced(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `is_coalesced`; others raise RuntimeError."""
         ...
     def is_complex(self) -> Any:
         """Whether the dtype is a complex one."""
@@ -1635,6 +1674,9 @@ class Tensor:
     def resize_as_(self, tensor, memory_format=...) -> Any:
         """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
         ...
+    def resize_as_sparse_(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `resize_as_sparse_`; others raise NotImplementedError."""
+        ...
     def resolve_conj(input) -> Any:
         """The tensor itself: none is marked to be conjugated when it is read."""
         ...
@@ -1656,6 +1698,9 @@ class Tensor:
         ...
     def round_(self, *args, **kw) -> Any:
         """`round` written into the tensor itself."""
+        ...
+    def row_indices(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_csc or sparse_bsc have `row_indices`; others raise RuntimeError."""
         ...
     def rsqrt(input) -> Tensor:
         """1 / √input."""
@@ -1751,11 +1796,26 @@ class Tensor:
     def slogdet(input) -> Any:
         """(sign, logabsdet): the signs of determinants and the logarithms of their sizes, where the determinants themselves would overflow."""
         ...
+    def smm(self, mat) -> Any:
+        """`tritorch.smm` of this tensor."""
+        ...
     def softmax(input, dim, dtype=...) -> Tensor:
         """Exponentials along `dim`, scaled to sum to 1."""
         ...
     def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
         """The elements along `dim` in order, and where they were; always stable. NaN is the greatest."""
+        ...
+    def sparse_dim(self) -> Any:
+        """How many dims the indices tell of: none in a strided tensor."""
+        ...
+    def sparse_mask(self, mask) -> Any:
+        """The elements at the places of the sparse tensor `mask`, in its layout; other elements are dropped."""
+        ...
+    def sparse_resize_(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `sparse_resize_`; others raise NotImplementedError."""
+        ...
+    def sparse_resize_and_clear_(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo have `sparse_resize_and_clear_`; others raise NotImplementedError."""
         ...
     def split(tensor, split_size_or_sections=..., dim=..., *, split_size=...) -> Any:
         """Views of at most split_size along a dim, or of the sizes given."""
@@ -1780,6 +1840,9 @@ class Tensor:
         ...
     def squeeze_(self, *args, **kw) -> Any:
         """`squeeze` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+        ...
+    def sspaddmm(self, mat1, mat2, *, beta=..., alpha=...) -> Any:
+        """`tritorch.sspaddmm` of this tensor."""
         ...
     def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
         """Standard deviation over `dim`; see `var`."""
@@ -1867,6 +1930,24 @@ class Tensor:
     def to_dense(self, dtype=..., *, masked_grad=...) -> Any:
         """The tensor itself, which is dense, or its values in another dtype."""
         ...
+    def to_sparse(self, sparse_dim=..., *, layout=..., blocksize=..., dense_dim=...) -> Any:
+        """The tensor in a sparse layout, COO unless told otherwise: its elements that are not 0, whose number is read from the device, or with"""
+        ...
+    def to_sparse_bsc(self, blocksize, dense_dim=...) -> Any:
+        """The matrices in the layout `sparse_bsc`: the blocks of these two sizes in which there is an element that is not 0."""
+        ...
+    def to_sparse_bsr(self, blocksize, dense_dim=...) -> Any:
+        """The matrices in the layout `sparse_bsr`: the blocks of these two sizes in which there is an element that is not 0."""
+        ...
+    def to_sparse_coo(self) -> Any:
+        """The tensor in the layout `sparse_coo`: its elements that are not 0."""
+        ...
+    def to_sparse_csc(self, dense_dim=...) -> Any:
+        """The matrices in the layout `sparse_csc`, the last `dense_dim` dims dense."""
+        ...
+    def to_sparse_csr(self, dense_dim=...) -> Any:
+        """The matrices in the layout `sparse_csr`, the last `dense_dim` dims dense."""
+        ...
     def tolist(input) -> Any:
         """The elements as nested Python lists (a number for 0 dims)."""
         ...
@@ -1950,6 +2031,9 @@ class Tensor:
         ...
     def untyped_storage(self) -> Any:
         """The memory that this tensor and its views share."""
+        ...
+    def values(self, *args, **kwargs) -> Any:
+        """Tensors of layout sparse_coo, or a compressed one have `values`; others raise RuntimeError."""
         ...
     def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
         """Variance over `dim`: Σ |x - mean|² / (n - correction); `unbiased=False` is correction 0. Of complex numbers it is real."""

@@ -6,6 +6,7 @@ from tritorch.autograd.modes import no_grad
 from tritorch.cuda.device import is_available
 from tritorch.dtype import float16, float32, int32
 from tritorch.errors import check, real_numbers
+from tritorch.layout import others, strided
 from tritorch.ops import optimize
 from tritorch.ops.create import full, zeros
 from tritorch.tensor import Tensor
@@ -71,6 +72,7 @@ class GradScaler:
         check(state["stage"] is READY, "GradScaler.unscale_", "one call for each optimizer since the last update(), before step()",
               f"an optimizer that is {state['stage']}")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        grads = [g if g.layout is strided else g._values() for g in grads] if others else grads
         check(all(g.dtype is not float16 for g in grads), "GradScaler.unscale_", "gradients of float32 (or bfloat16) parameters", "float16",
               use="float32 parameters under autocast", error=ValueError)
         inverse = self._scale.reciprocal()

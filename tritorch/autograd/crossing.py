@@ -13,9 +13,11 @@ def note(node):
     """What a new node has to remember where this thread has chosen streams: which, and that they will read its saved tensors."""
     node.streams = chosen()
     for value in node.saved:
-        if type(value) is tuple and value and isinstance(getattr(value[0], "owner", None), Owner):
-            index = value[0].device.index
-            record_use(value[0].owner, index, current_handle(index))
+        first = value[:1] if type(value) is tuple else [p.storage for p in getattr(value, "parts", ())]     # of a sparse tensor all parts
+        for storage in first:
+            if isinstance(getattr(storage, "owner", None), Owner):
+                index = storage.device.index
+                record_use(storage.owner, index, current_handle(index))
 
 
 class Crossing:
@@ -63,8 +65,9 @@ class Crossing:
                 for source in {self.default(g.device)} if sources is None else sources:
                     if source != mine:
                         mine.wait_stream(source)
-                if isinstance(g.storage.owner, Owner):
-                    record_stream(g.storage.owner, mine)
+                for part in g.__dict__.get("parts", (g,)):               # those of a sparse gradient
+                    if isinstance(part.storage.owner, Owner):
+                        record_stream(part.storage.owner, mine)
 
     def meet(self, target, old):
         """What waits for `target` will be added to, on the current stream."""

@@ -9,12 +9,13 @@ from heapq import heappop, heappush
 from tritorch.autograd import observed
 from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
-from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
+from tritorch.autograd.hooks import after, keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
-from tritorch.autograd.parts import Part, accumulating, after, whole
+from tritorch.autograd.parts import Part, accumulating, readable, sparse_sum, whole
 from tritorch.autograd.ways import leading_nodes, reachable, ways_to_hooks
 from tritorch.cuda.stream import chosen
 from tritorch.errors import check, sentence
+from tritorch.layout import others, strided
 from tritorch.shape import is_dense, same_strides
 from tritorch.storage import Spread
 from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
@@ -79,6 +80,8 @@ class Run:
             grads = pending.pop(node)
             if self.partial:
                 grads = [whole(g) for g in grads]
+            if others:
+                grads = readable(node, grads)
             if crossing is not None or node.streams is not None:
                 crossing = self.crossing = crossing or Crossing()
                 crossing.enter(node, grads)
@@ -151,7 +154,7 @@ class Run:
             old = slots[index]
         if crossing is not None:
             crossing.leave(target, g, old)
-        slots[index] = g if old is None else g + old if type(g) is Part else old + g
+        slots[index] = g if old is None else g + old if type(g) is Part or others and old.layout is not strided else old + g
 
     def direct(self, leaf):
         """Whether what arrives at the leaf is added to `.grad` at once."""
@@ -193,6 +196,9 @@ class Run:
             g = g.to(tensor.device)
         with accumulating:
             old = tensor._grad
+            if others and not all(x is None or x.layout is strided for x in (g, old, tensor)):
+                tensor._grad, swaps[1] = sparse_sum(old, g, sole, self.create), swaps[1] + 1
+                return
             if old is not None and not self.create:
                 old.add_(g)
                 return
@@ -308,7 +314,7 @@ def _seed(op, k, t, g):
         if g.dtype is not t.dtype and (g.dtype.is_complex or t.dtype.is_complex):
             raise RuntimeError(sentence(op, f"a gradient of the complex output's dtype, {t.dtype}", g.dtype))
         if g.node is None and g._tangents is None:
-            g = alias(g, Tensor)                                         # whoever gave it keeps the object, this pass the memory
+            g = alias(g, Tensor) if g.layout is strided else g.detach()  # whoever gave it keeps the object, this pass the memory
     return (t.node, t.index, t.shape, t.dtype), g
 
 

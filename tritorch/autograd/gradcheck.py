@@ -14,7 +14,7 @@ class GradcheckError(RuntimeError):
 
 def _flat(x):
     """The values in float64; a complex number is two of them, its parts, so that functions of complex tensors are real functions here."""
-    x = x.detach().to("cpu")
+    x = x.detach().to("cpu").to_dense()
     return (x.cdouble().numpy().reshape(-1).view(np.float64) if x.dtype.is_complex else x.double().numpy().reshape(-1)).copy()
 
 

@@ -3,6 +3,7 @@ import weakref
 from itertools import count
 
 from tritorch.autograd.modes import state
+from tritorch.autograd.parts import whole
 from tritorch.errors import check
 from tritorch.tensor import Leaf, Tensor, swaps
 
@@ -69,6 +70,17 @@ class Hooks:
                 check(len(out) == len(results), "hook", f"{len(results)} gradients back", len(out))
                 results = list(out)
         return results
+
+
+def after(hooks, node, pairs, grads):
+    """The gradients of the inputs after the hooks on the node, which see one an input."""
+    made = {}
+    for edge, g in pairs:
+        for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
+            made[id(e)] = whole(v)
+    edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
+    results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
+    return [(e, v) for e, v in zip(edges, results) if e]
 
 
 def replaced(hook, g):

@@ -8,6 +8,7 @@ parts meet in one Part, and pieces that cover the tensor are written side by sid
 import threading
 
 from tritorch.autograd.modes import state
+from tritorch.layout import strided as strided_layout
 from tritorch.memory_format import dense_strides
 from tritorch.shape import is_dense
 from tritorch.storage import Spread, Storage
@@ -21,6 +22,7 @@ class Part:
     Made by gradient rules inside a backward pass."""
 
     __slots__ = ("shape", "strides", "dtype", "pieces")
+    layout = strided_layout
 
     def __init__(self, shape, strides, pieces):
         self.shape, self.strides, self.dtype, self.pieces = shape, strides, pieces[0][0].dtype, pieces
@@ -57,20 +59,29 @@ class Part:
         return out
 
 
+def sparse_sum(old, g, sole, create):
+    """What the `.grad` of a leaf becomes, where it or the gradient g that arrived is sparse: strided once one of them is."""
+    if old is None:
+        return g.detach() if sole and not create else g.clone()
+    if create or old.layout is not g.layout and old.layout is not strided_layout:
+        return old + g if old.layout is strided_layout or g.layout is not strided_layout else g + old
+    return old.add_(g)
+
+
+SPARSE_TOO = {"copy_to", "neg", "transpose", "permute_dims"}             # operators whose rules take sparse gradients
+
+
+def readable(node, grads):
+    """The gradients as the rules of a node can read them: those of operators want strided ones, but for a few."""
+    plan = getattr(node, "plan", None)
+    if plan is None or plan.op.__name__ in SPARSE_TOO:
+        return grads
+    return [g if g is None or g.layout is strided_layout else g.to_dense() for g in grads]
+
+
 def whole(g):
     """A gradient as a tensor."""
     return g.whole() if type(g) is Part else g
-
-
-def after(hooks, node, pairs, grads):
-    """The gradients of the inputs after the hooks on the node, which see one an input."""
-    made = {}
-    for edge, g in pairs:
-        for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
-            made[id(e)] = whole(v)
-    edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
-    results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
-    return [(e, v) for e, v in zip(edges, results) if e]
 
 
 def _joined(shape, dim, pieces):

@@ -4,6 +4,8 @@ import sys
 from tritorch.autograd import places
 from tritorch.autograd.modes import state
 from tritorch.errors import GradientError, check
+from tritorch.layout import others
+from tritorch.layout import strided as strided_layout
 from tritorch.storage import DeviceStorage, HostStorage, Spread, Storage, Unwritten
 from tritorch.tensor import Leaf, Tensor, alias, strided
 
@@ -22,6 +24,8 @@ def pack(x, is_output=False, index=None):
         if x._inference:
             raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use "
                                 "x.clone() outside of it")
+        if others and x.layout is not strided_layout:                    # it keeps its parts, and another object of them its history
+            return x.detach() if is_output else x.alias()
         storage = x.storage
         if state.saved_hooks:
             return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)

@@ -22,6 +22,7 @@ from tritorch.cuda.watching import watched
 from tritorch.device import device
 from tritorch.dispatch import Interpreter
 from tritorch.dtype import dtype, float64
+from tritorch.layout import strided
 from tritorch.nn.hooks import register_module_forward_pre_hook
 from tritorch.ops.create import full
 from tritorch.optim.optimizer import register_optimizer_step_pre_hook
@@ -215,6 +216,8 @@ class Watch(Interpreter):
     def token(self, x):
         """What of an argument or result is the same in a call that does the same."""
         if isinstance(x, Tensor):
+            if x.layout is not strided:
+                return self.blocked("a sparse tensor")
             number = self.number(x)
             offset = x.offset - self.inputs[number[1]].offset if number.__class__ is tuple and number[0] == "input" else x.offset
             return Seen(number, x.shape, x.strides, offset, x.dtype, x.node is not None)

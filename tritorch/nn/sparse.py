@@ -1,5 +1,4 @@
 """Embedding and EmbeddingBag: rows of a table, looked up by index."""
-from tritorch.errors import check
 from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
@@ -10,8 +9,8 @@ class Embedding(Module):
     """Rows of `weight` (num_embeddings, embedding_dim): integer indices (*) give (*, embedding_dim). The table starts from N(0, 1).
 
     The row of `padding_idx` starts at zero and gets no gradient. With `max_norm` the rows that are looked up are first scaled down, in
-    place, to that `norm_type`-norm; with `scale_grad_by_freq` the gradient of a row is divided by the times that it is looked up. Gradients
-    are dense, also with `sparse`.
+    place, to that `norm_type`-norm; with `scale_grad_by_freq` the gradient of a row is divided by the times that it is looked up. With
+    `sparse` the gradient of the table is a sparse tensor, for SGD, Adagrad or SparseAdam.
 
     >>> import tritorch as torch
     >>> torch.nn.Embedding(10, 3)(torch.tensor([[1, 2, 4, 5]])).shape
@@ -43,7 +42,7 @@ class Embedding(Module):
             init.zeros_(self.weight.detach()[self.padding_idx])
 
     def forward(self, input):
-        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
 
     def extra_repr(self):
         shown = f"{self.num_embeddings}, {self.embedding_dim}"
@@ -71,7 +70,7 @@ class EmbeddingBag(Module):
 
     Indices (B, L) give (B, embedding_dim), as do a vector of indices and `offsets` (B,), where bags begin; with `include_last_offset` there
     is one more, where the last ends. The row of `padding_idx` starts at zero and does not count; see `nn.functional.embedding_bag` for the
-    rest. The table starts from N(0, 1). There are no sparse gradients: `sparse` raises NotImplementedError.
+    rest. The table starts from N(0, 1). With `sparse` its gradient is a sparse tensor.
 
     >>> import tritorch as torch
     >>> torch.nn.EmbeddingBag(10, 3, mode="sum")(torch.tensor([1, 2, 4, 5, 4]), torch.tensor([0, 3])).shape
@@ -81,7 +80,6 @@ class EmbeddingBag(Module):
     def __init__(self, num_embeddings, embedding_dim, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, mode="mean", sparse=False,
                  _weight=None, include_last_offset=False, padding_idx=None, device=None, dtype=None):
         super().__init__()
-        check(not sparse, "EmbeddingBag", "sparse False, for there are no sparse gradients", sparse, error=NotImplementedError)
         if padding_idx is not None:
             if not -num_embeddings <= padding_idx < num_embeddings:
                 raise AssertionError("padding_idx must be within num_embeddings")

@@ -244,7 +244,6 @@ def first_offsets(offsets, include_last_offset):
 
 def looked_up(weight, index, offsets, by_freq, mode, sparse, factors, padding_idx):
     """The bags, the bag of each index, their sizes, and for mode 2 the row of each element, else the sizes."""
-    check(not sparse, NAME, "sparse False, for there are no sparse gradients", sparse, error=NotImplementedError)
     check(mode == 0 or factors is None, NAME, "per_sample_weights for mode 'sum' alone", factors)
     rows = weight.shape[0]
     if padding_idx is None or padding_idx < -rows and rows == 0:
@@ -255,7 +254,12 @@ def looked_up(weight, index, offsets, by_freq, mode, sparse, factors, padding_id
     if mode == 2:
         out, chosen, sizes, owners = bag_maxima(weight, index, offsets, padding_idx)
         return out, owners, sizes, chosen
-    out, sizes, owners = bag_sums(weight, index, offsets, factors, mode == 1, by_freq, padding_idx)
+    if sparse:
+        from tritorch.sparse.embedding import bags as sums
+
+        out, sizes, owners = sums(weight, index, offsets, factors, mode == 1, by_freq, padding_idx)
+    else:
+        out, sizes, owners = bag_sums(weight, index, offsets, factors, mode == 1, by_freq, padding_idx)
     return out, owners, sizes, sizes
 
 
@@ -267,7 +271,8 @@ def embedding_bag(input, weight, offsets=None, max_norm=None, norm_type=2, scale
     input (bags, length), or (N,) with offsets (bags,) at which bags begin, also one at N with include_last_offset; the result is
     (bags, d), 0 for a bag without rows. per_sample_weights, like the input, multiply the rows, for "sum" alone. Indices of padding_idx do
     not count. With max_norm the rows used are first scaled down, in place; with scale_grad_by_freq the gradient of a row is divided by the
-    times that it is named. Gradients are dense. Raises ValueError for shapes and modes that do not fit, RuntimeError for indices outside.
+    times that it is named. With `sparse` the gradient is a sparse tensor of the rows named. Raises ValueError for
+    shapes and modes that do not fit, RuntimeError for indices outside.
 
     >>> import tritorch as torch; F = torch.nn.functional
     >>> F.embedding_bag(torch.tensor([0, 1, 1]), torch.eye(2), torch.tensor([0, 1]), mode="mean")

@@ -1,7 +1,5 @@
 """Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `eye` and their like; see also `spaces`."""
 import math
-import numbers
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,21 +8,19 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import answered, check, no_sizes, sentence, whole_numbers
+from tritorch.errors import OtherLayout, answered, check, no_sizes, sentence, whole_numbers
 from tritorch.layout import only_strided
+from tritorch.layout import strided as strided_layout
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
-from tritorch.ops.arrays import store_rounded
-from tritorch.ops.copy import check_fits
+from tritorch.ops.nested import number_dtype, to_array
 from tritorch.pairs import Parts
-from tritorch.quiet import quietly
 from tritorch.shape import cdiv, ordered_strides
 from tritorch.storage import Spread
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
 K = kernels("create")
-NUMBERS = {bool, int, float, complex}
 
 
 # ------------------------------------------------------------------ operators
@@ -95,15 +91,6 @@ def _kind(dtype):
     return types.get_default_dtype() if dtype is None else types.as_dtype(dtype)
 
 
-def number_dtype(value):
-    """The dtype of a Python number."""
-    if isinstance(value, (bool, np.bool_)):
-        return types.bool
-    if isinstance(value, (complex, np.complexfloating)):
-        return types.get_default_dtype().to_complex()
-    return types.int64 if isinstance(value, (int, np.integer)) else types.get_default_dtype()
-
-
 # ------------------------------------------------------------------ from sizes
 def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False, memory_format=None):
     """A tensor whose elements are not set, contiguous or in another memory format.
@@ -111,8 +98,9 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     >>> import tritorch as torch; torch.empty(2, 3).shape
     tritorch.Size([2, 3])
     """
-    only_strided("empty", layout)
     shape, dtype = _sizes(sizes, size), _kind(dtype)
+    if layout is not None and layout is not strided_layout:
+        return _without_values(shape, layout, dtype, device, requires_grad)
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
     if out is not None:
         return copy.deliver(new_empty(shape, out.dtype, out.device), out)
@@ -121,12 +109,21 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     return _finish(made, requires_grad, pin_memory)
 
 
+def _without_values(shape, layout, dtype, device, requires_grad):
+    """Zeros in a sparse layout."""
+    from tritorch.sparse.construct import zeros
+
+    return _finish(zeros(shape, layout, types.as_dtype(dtype), as_device(device)), requires_grad)
+
+
 def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """A tensor of zeros.
 
     >>> import tritorch as torch; torch.zeros(2)
     tensor([0., 0.])
     """
+    if layout is not None and layout is not strided_layout:
+        return _without_values(_sizes(sizes, size), layout, _kind(dtype), device, requires_grad)
     return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), layout=layout, device=device, requires_grad=requires_grad,
                 pin_memory=pin_memory)
 
@@ -162,13 +159,16 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     >>> import tritorch as torch; torch.empty_like(torch.empty(3, 2).t()).stride()
     (1, 2)
     """
-    only_strided("empty_like", layout)
+    if layout is not None and layout is not strided_layout and layout is not input.layout:
+        return _without_values(input.shape, layout, dtype or input.dtype, device or input.device, requires_grad)
     try:
         strides = copy.like_strides("empty_like", input, memory_format)
         place = input.device if device is None else as_device(device)
         if type(input.storage) is Spread:
             return _finish(Spread.like(input, types.chosen(dtype, input.dtype), place), requires_grad)
         return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
+    except OtherLayout as other:
+        return _finish(other.instead(empty_like, (input, dtype, layout, device)), requires_grad)
     except Exception as error:
         return answered(error)
 
@@ -284,73 +284,10 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=Fal
     if isinstance(data, Tensor):
         made = copy.copy_to(data.detach(), types.chosen(dtype, data.dtype), data.device if device is None else as_device(device))
         return _finish(made, requires_grad, pin_memory)
-    array = _to_array(data, dtype)
+    array = to_array(data, dtype)
     made = alias(from_array(array), Tensor)
     place = as_device(device)
     return _finish(made if place is cpu else copy.copy_to(made, made.dtype, place), requires_grad, pin_memory)
-
-
-def _to_array(data, dtype):
-    """A fresh numpy array of the dtype that PyTorch would infer."""
-    if isinstance(data, (np.ndarray, np.generic)):
-        kind = types.from_numpy_dtype(data.dtype) if dtype is None else types.as_dtype(dtype)
-        return _rounded(np.asarray(data), kind.numpy)
-    if dtype is None:
-        dtype = _inferred(data)
-    kind = types.as_dtype(dtype).numpy
-    plain = _plain(data)
-    try:
-        out = np.array(plain)
-    except ValueError as error:
-        raise ValueError(f"tensor: expected nested sequences of equal lengths, got {error}") from None
-    if out.dtype == kind:
-        return out
-    check(out.dtype.kind in "iufbc", "tensor", "numbers in nested sequences", out.dtype, error=TypeError)
-    if out.dtype.kind == "c" and kind.kind != "c":
-        raise TypeError(f"tensor: expected real numbers for {dtype}, got complex ones; use .real")
-    if kind.kind in "iu" and out.size and out.dtype.kind != "b":
-        for value in (out.min(), out.max()):
-            check_fits("tensor", value.item(), types.as_dtype(dtype))
-    return _rounded(out, kind)
-
-
-def _rounded(array, kind):
-    out = np.empty(array.shape, kind)
-    quietly(store_rounded, out, array)
-    return out
-
-
-def _plain(data):
-    """Nested data with tensors as lists."""
-    if data.__class__ in NUMBERS:
-        return data
-    if isinstance(data, Tensor):
-        return data.item() if data.numel() == 1 else data.tolist()       # one element is a number, whatever its dims, as in PyTorch
-    return [_plain(v) for v in data] if isinstance(data, (list, tuple, Sequence)) and not isinstance(data, str) else data
-
-
-def _inferred(data):
-    """The dtype of nested data: that of its tensors or arrays, else by the highest category of its numbers."""
-    found = None
-    stack = [data]
-    while stack:
-        value = stack.pop()
-        if value.__class__ in NUMBERS:                                   # to ask for abstract classes costs 1 µs each
-            kind = number_dtype(value)
-        elif isinstance(value, (list, tuple, Sequence)) and not isinstance(value, (str, bytes)):
-            stack += value
-            continue
-        elif isinstance(value, Tensor):
-            kind = value.dtype
-        elif isinstance(value, (np.ndarray, np.generic)):
-            kind = types.from_numpy_dtype(value.dtype)
-        elif isinstance(value, numbers.Number):
-            kind = number_dtype(value)
-        else:
-            error = TypeError if isinstance(value, str) else RuntimeError
-            raise error(f"tensor: expected numbers in nested sequences, got {type(value).__name__}")
-        found = kind if found is None or found is kind else types.promote_types(found, kind)
-    return types.get_default_dtype() if found is None else found
 
 
 def scalar_tensor(s, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):

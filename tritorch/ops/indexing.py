@@ -310,8 +310,9 @@ def index_add_workloads(make):
 
 # ------------------------------------------------------------------ element by element
 @op
-def gather(input, dim, index):
-    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`.
+def gather(input, dim, index, sparse_grad=False):
+    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`. With `sparse_grad` the
+    gradient is a sparse tensor of the elements taken.
 
     >>> import tritorch as torch; torch.tensor([[1, 2], [3, 4]]).gather(1, torch.tensor([[0, 0], [1, 0]]))
     tensor([[1, 1],
@@ -347,14 +348,14 @@ gather.exact, gather.complex = True, Parts(words=True)
 
 
 @gather.impl("cpu")
-def gather_cpu(out, input, dim, index):
+def gather_cpu(out, input, dim, index, sparse_grad=False):
     check_range("gather", index, input.shape[dim] if input.shape else 1, RuntimeError)
     input, index = _one(input), _one(index)
     out[...] = np.take_along_axis(_within(input, index, dim), index.astype(np.int64, copy=False), dim).reshape(out.shape)
 
 
 @gather.impl("cuda")
-def gather_cuda(out, input, dim, index):
+def gather_cuda(out, input, dim, index, sparse_grad=False):
     made, shape = in_order(out), input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
     pointing(K.gather_kernel, made, (input,), index, wrap_dim(dim, len(shape), "gather"), shape, input.strides or (1,), "gather")
@@ -362,7 +363,11 @@ def gather_cuda(out, input, dim, index):
 
 
 @gather.grad("input")
-def gather_grad(g, input_shape, dim, index):
+def gather_grad(g, input_shape, dim, index, sparse_grad):
+    if sparse_grad:
+        from tritorch.sparse.embedding import elements
+
+        return elements(g, input_shape, dim, index)
     zeros = create.new_zeros(g, input_shape)
     if index.ndim and index.shape[dim] == 1:                             # one of each row: no two gradients meet
         return zeros.scatter_(dim, index, g)                             # 4096 of 32000 float32 each: 128 µs, not 1972

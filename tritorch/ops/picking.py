@@ -316,7 +316,8 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
     """The rows of `weight` (n, d) that the integers in `input` name: shape (*, d).
 
     The row `padding_idx` gets no gradient; with `max_norm` the rows used are first scaled down, in place, to that norm; with
-    `scale_grad_by_freq` the gradient of a row is divided by the times that it is named.
+    `scale_grad_by_freq` the gradient of a row is divided by the times that it is named. With `sparse` the gradient is a sparse tensor
+    of the rows that were named, and does not go with `scale_grad_by_freq`.
 
     >>> import tritorch as torch; w = torch.eye(3); torch.nn.functional.embedding(torch.tensor([2, 0]), w)
     tensor([[0., 0., 1.],
@@ -334,9 +335,12 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
             padding_idx, = whole_numbers("embedding", "padding_idx", (padding_idx,))
         check(-count <= padding_idx < count, "embedding", f"a padding_idx in [{-count}, {count - 1}]", padding_idx)
         padding_idx += count if padding_idx < 0 else 0
-    check(not sparse, "embedding", "sparse False, for there are no sparse gradients", sparse, error=NotImplementedError)
     if max_norm is not None:
         renormalize_rows(weight, input, max_norm, norm_type)
+    if sparse:
+        from tritorch.sparse.embedding import looked_up
+
+        return looked_up(weight, input, -1 if padding_idx is None else padding_idx, scale_grad_by_freq)
     return table_rows(weight, input, -1 if padding_idx is None else padding_idx, scale_grad_by_freq)
 
 

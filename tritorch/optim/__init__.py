@@ -8,6 +8,7 @@ from tritorch.optim.factored import Adafactor, Muon
 from tritorch.optim.lbfgs import LBFGS
 from tritorch.optim.optimizer import Optimizer
 from tritorch.optim.sgd import SGD
+from tritorch.optim.sparse_adam import SparseAdam
 
 __all__ = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop",
-           "Rprop", "SGD", "lr_scheduler", "swa_utils"]
+           "Rprop", "SGD", "SparseAdam", "lr_scheduler", "swa_utils"]

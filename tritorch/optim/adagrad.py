@@ -7,7 +7,7 @@ from tritorch.optim.optimizer import check_options, check_switches
 
 
 class Adagrad(ListWise):
-    """s ← s + g²;  p ← p − γ/(1 + (t − 1)η) · g / (√s + ε).  η is `lr_decay`. Duchi et al., JMLR 2011.
+    """s ← s + g²;  p ← p − γ/(1 + (t − 1)η) · g / (√s + ε).  η is `lr_decay`. Duchi et al., JMLR 2011. Gradients may be sparse.
 
     >>> import tritorch as torch
     >>> w = torch.tensor([1.0, -2.0], requires_grad=True)
@@ -35,6 +35,15 @@ class Adagrad(ListWise):
 
     def started(self, name, p, group):
         return full_like(p, group["initial_accumulator_value"]) if name == "sum" else super().started(name, p, group)
+
+    def sparse_step(self, p, g, group):
+        """A step with a sparse gradient: the elements that it has."""
+        state, g = self.state_of(p, group), g.coalesce()
+        state["sum"].add_(g * g)
+        t = state["step"].item() + 1
+        slope = g._values() / state["sum"].sparse_mask(g)._values().sqrt().add(group["eps"])
+        p.add_(g.like(slope), alpha=-float(group["lr"]) / (1 + (t - 1) * group["lr_decay"]))
+        state["step"] += 1
 
     def recipe(self, group):
         return Recipe("adagrad", (group["eps"],), "plain", "adagrad_counter", (group["lr_decay"],), **decay_of(group))

@@ -44,7 +44,7 @@ class LBFGS(Optimizer):
 
     def _gradient(self):
         """All gradients as one vector, complex ones as pairs of numbers."""
-        return cat([_as_real(zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params])
+        return cat([_as_real(zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1) for p in self._params])
 
     def _move(self, t, d):
         """p ← p + t d."""

@@ -4,6 +4,7 @@ from tritorch.cuda.stream import captures, current_handle, is_capturing
 from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import check, real_numbers
+from tritorch.layout import others
 from tritorch.ops import optimize, update_rules
 from tritorch.ops.create import full, zeros_like
 from tritorch.optim.optimizer import Optimizer, evaluated, rate_of
@@ -60,6 +61,8 @@ class ListWise(Optimizer):
                     self._update(group, recipe, params, states, coefficients)
                 else:
                     self._update(group, recipe, [params[k] for k in some], [states[k] for k in some], coefficients)
+        if others and self.sparse_step is not None:
+            self._sparse_steps()
         return loss
 
     def _counted(self, recipe, states, lr):

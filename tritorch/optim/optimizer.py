@@ -11,6 +11,7 @@ from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import NoTensor, check, real_numbers, sentence
+from tritorch.layout import others, strided
 from tritorch.nn.hooks import add_hook
 from tritorch.ops.create import full
 from tritorch.profiler.recorder import record_function
@@ -187,8 +188,29 @@ class Optimizer:
 
     # -------------------------------------------------------------- for the subclasses
     def with_gradients(self, group):
-        """The parameters of a group that have gradients."""
-        return [p for p in group["params"] if p._grad is not None]
+        """The parameters of a group that have gradients. Of sparse ones, those that have one are left to `sparse_step`."""
+        found = [p for p in group["params"] if p._grad is not None]
+        return self._strided(found, group) if others else found
+
+    sparse_step = None                                                   # the step of a parameter with a sparse gradient, if there is one
+
+    def _strided(self, found, group):
+        """Those whose gradients are strided, after the check whether sparse ones are welcome."""
+        sparse, name = [p for p in found if p._grad.layout is not strided], type(self).__name__
+        use = "SparseAdam" if name in ("Adam", "AdamW") else "SGD, Adagrad or SparseAdam"
+        check(not sparse or self.sparse_step is not None, name, f"strided gradients ({name} does not support sparse gradients)",
+              sparse[0]._grad.layout if sparse else None, use=use)
+        check(not sparse or not group.get("weight_decay"), name, "no weight_decay, which is not compatible with sparse gradients",
+              group.get("weight_decay"))
+        return [p for p in found if p._grad.layout is strided] if sparse else found
+
+    def _sparse_steps(self):
+        """Update the parameters that have sparse gradients."""
+        found = [(p, group) for group in self.param_groups for p in group["params"]
+                 if p._grad is not None and p._grad.layout is not strided]
+        if found and (self.found_inf is None or not self.found_inf.item()):
+            for p, group in found:
+                self.sparse_step(p, -p._grad if group["maximize"] else p._grad, group)
 
 
 def register_optimizer_step_pre_hook(hook):

@@ -12,7 +12,7 @@ class SGD(ListWise):
 
     γ is `lr`, μ `momentum` (Sutskever et al. 2013), τ `dampening`, λ `weight_decay`; `maximize` ascends. All parameters of a group
     and dtype are updated at once. With `fused`, and in a step that is captured, GradScaler need not wait for the GPU. `foreach` is
-    accepted and changes nothing. Raises ValueError for negative options.
+    accepted and changes nothing. Gradients may be sparse. Raises ValueError for negative options.
 
     >>> import tritorch as torch
     >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -56,6 +56,16 @@ class SGD(ListWise):
                 super()._update(group, recipe._replace(kind=kind), [params[k] for k in some], [states[k] for k in some], coefficients)
         if not dampened:
             super()._update(group, recipe, params, states, coefficients)
+
+    def sparse_step(self, p, g, group):
+        """A step with a sparse gradient: the rows that it has, and with momentum those that the buffer has, too."""
+        mu = group["momentum"]
+        if mu:
+            state = self.state[p]
+            old = state.get("momentum_buffer")
+            b = state["momentum_buffer"] = g.clone() if old is None else (old * mu + g * (1 - group["dampening"])).coalesce()
+            g = g + b * mu if group["nesterov"] else b
+        p.add_(g, alpha=-float(group["lr"]))
 
     def _overflowed(self):
         """What GradScaler found, which the host asks for before a first step with dampening. In a call that is being compiled it may: the

@@ -4,6 +4,7 @@ import numpy as np
 from tritorch.device import as_device
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.layout import strided
 from tritorch.ops import create
 from tritorch.tensor import Tensor
 
@@ -16,11 +17,12 @@ def wide(x):
     return array.astype(np.complex128 if x.dtype.is_complex else np.float64) if x.dtype.has_gradients else array
 
 
-def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, check_device=True, check_dtype=True, check_stride=False,
-                 msg=None):
-    """Raise AssertionError unless |actual - expected| ≤ atol + rtol·|expected| everywhere (and shape, dtype and device agree).
+def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, check_device=True, check_dtype=True, check_layout=True,
+                 check_stride=False, msg=None):
+    """Raise AssertionError unless |actual - expected| ≤ atol + rtol·|expected| everywhere (and shape, dtype, device and layout agree).
 
-    Tensors, numbers, and sequences and mappings of them; the default tolerances are those of the less precise dtype.
+    Tensors, numbers, and sequences and mappings of them; the default tolerances are those of the less precise dtype. Sparse tensors of one
+    layout must have equal indices.
 
     >>> import tritorch as torch; torch.testing.assert_close(torch.ones(2), torch.ones(2) + 1e-7)
     """
@@ -31,16 +33,29 @@ def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, che
         _must(len(actual) == len(expected), f"{len(actual)} items are not {len(expected)}", msg)
         pairs = list(zip(actual, expected))
     else:
-        _pair(actual, expected, rtol, atol, equal_nan, check_device, check_dtype, check_stride, msg)
+        a, e = [x if isinstance(x, Tensor) else create.tensor(x) for x in (actual, expected)]
+        _must(not check_layout or a.layout is e.layout, f"layout {a.layout} is not {e.layout}", msg)
+        for x, y, exact in _parts(a, e):
+            limits = (0.0, 0.0) if exact else (rtol, atol)
+            _pair(x, y, *limits, equal_nan, check_device, check_dtype, check_stride, msg)
         return
     for a, e in pairs:
         assert_close(a, e, rtol=rtol, atol=atol, equal_nan=equal_nan, check_device=check_device, check_dtype=check_dtype,
-                     check_stride=check_stride, msg=msg)
+                     check_layout=check_layout, check_stride=check_stride, msg=msg)
+
+
+def _parts(a, e):
+    """The strided tensors to compare, and whether they must be equal: of sparse tensors the parts."""
+    if a.layout is e.layout is strided or a.shape != e.shape:
+        return [(a, e, False)]
+    if a.layout is not e.layout:
+        return [(a.to_dense(), e.to_dense(), False)]
+    return [(create.tensor(a._nnz()), create.tensor(e._nnz()), True), *[(x, y, x is not a.parts[-1]) for x, y in zip(a.parts, e.parts)]]
 
 
 def _pair(actual, expected, rtol, atol, equal_nan, check_device, check_dtype, check_stride, msg):
     check((rtol is None) == (atol is None), "assert_close", "both rtol and atol, or neither", rtol, atol, error=ValueError)
-    a, e = [x if isinstance(x, Tensor) else create.tensor(x) for x in (actual, expected)]
+    a, e = actual, expected
     _must(a.shape == e.shape, f"shape {tuple(a.shape)} is not {tuple(e.shape)}", msg)
     _must(not check_dtype or a.dtype is e.dtype, f"dtype {a.dtype} is not {e.dtype}", msg)
     _must(not check_device or a.device is e.device, f"device {a.device} is not {e.device}", msg)

@@ -3,6 +3,7 @@ import warnings
 
 from tritorch.autograd.modes import no_grad
 from tritorch.errors import explained
+from tritorch.layout import others, strided
 from tritorch.ops import optimize
 from tritorch.ops.create import tensor
 from tritorch.ops.shaping import stack
@@ -12,6 +13,11 @@ from tritorch.tensor import Tensor
 def _gradients(parameters):
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [g for p in parameters if (g := p.grad) is not None]
+
+
+def _values(gradients, summed):
+    """Sparse gradients as their values, of equal places one if `summed`."""
+    return [g if g.layout is strided else (g.coalesce() if summed else g)._values() for g in gradients] if others else gradients
 
 
 @no_grad()
@@ -26,6 +32,7 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
     norm_type = float(norm_type)
     if not tensors:
         return tensor(0.0)
+    tensors = _values(tensors, True)
     if norm_type:
         total = optimize.total_norm(tensors, norm_type)
     else:                                                                # PyTorch takes the norm of norms, which here counts tensors
@@ -39,7 +46,7 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
 @no_grad()
 def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
     """Multiply all gradients by min(1, max_norm / total_norm)."""
-    optimize.clip_by_norm(_gradients(parameters), total_norm, float(max_norm))
+    optimize.clip_by_norm(_values(_gradients(parameters), False), total_norm, float(max_norm))
 
 
 @explained
@@ -55,7 +62,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     """
     gradients = _gradients(parameters)
     total = get_total_norm(gradients, norm_type, error_if_nonfinite)
-    optimize.clip_by_norm(gradients, total, float(max_norm))
+    optimize.clip_by_norm(_values(gradients, False), total, float(max_norm))
     return total
 
 
