@@ -31,6 +31,7 @@ STEPS = 40_000                                                  # instructions o
 _SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "matmul_groups_gluon_kernel": 6,
            "attention_backward_q_gluon_kernel": 3 / 5, "attention_backward_kv_gluon_kernel": 4 / 5,
            "attention_backward_wide_q_gluon_kernel": 3 / 5, "attention_backward_wide_kv_gluon_kernel": 4 / 5,
+           "attention_dense_backward_q_gluon_kernel": 3 / 5, "attention_dense_backward_kv_gluon_kernel": 4 / 5,
            "attention_backward_q_kernel": 3 / 5}                 # of a case's operations, 1 elsewhere
 
 
