@@ -116,7 +116,7 @@ def sharers(traced, active, reads):
     for warp in traced.warps:
         for _, touched in warp:
             if touched.__class__ is trace.Copy and touched.barrier is not None:
-                read[touched.tensor] = read.get(touched.tensor, 0) + touched.nbytes
+                read[touched.tensor] = read.get(touched.tensor, 0) + touched.there
                 whole[touched.tensor] = touched.whole
     most = np.inf if sum(whole.values()) < sm.SECOND_CACHE else active ** 0.5
     return {tensor: max(1, min(most, nbytes * reads / whole[tensor])) for tensor, nbytes in read.items()}

@@ -17,7 +17,8 @@ KEYS = [*FORWARD, "attention_backward_gluon", "attention_dense_gluon", "attentio
 
 def causal(B, L, S):
     """Behind the diagonal, and behind each sequence's end, nothing is seen; the first rows of the last sequence see nothing at all."""
-    seen = np.tile(np.tri(L, S, S - L, dtype=bool), (B, 1, 1, 1)) & (np.arange(S) < np.linspace(S, S // 2, B, dtype=int)[:, None, None, None])
+    ends = np.linspace(S, S // 2, B, dtype=int)[:, None, None, None]
+    seen = np.tile(np.tri(L, S, S - L, dtype=bool), (B, 1, 1, 1)) & (np.arange(S) < ends)
     seen[-1, :, :20] = False
     return seen
 

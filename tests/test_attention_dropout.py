@@ -23,8 +23,9 @@ SCALE, PLACE = 0.2, (-77, (1 << 32) - 3000)                              # the c
 ASKED = {"dropout": (2, (None, 0), 0.3, None), "padding and dropout": (2, (None, None), 0.1, "padding"),
          "lowest and dropout": (1, (40, 0), 0.3, "added"), "padding": (1, (None, None), 0.0, "padding"),
          "added": (1, (None, 0), 0.0, "added")}
-BESIDE = {"window": (2, (40, 0), 0.0, None), "of rows": (2, (None, None), 0.0, "rows"), "of rows, dropout": (1, (None, None), 0.3, "rows"),
-          "lowest of rows": (1, (None, None), 0.0, "rows lowest"), "numbers of rows": (2, (None, None), 0.3, "rows numbers")}
+BESIDE = {"window": (2, (40, 0), 0.0, None), "causal": (2, (None, 0), 0.0, None), "of rows": (2, (None, None), 0.0, "rows"),
+          "of rows, dropout": (1, (None, None), 0.3, "rows"), "lowest of rows": (1, (None, None), 0.0, "rows lowest"),
+          "numbers of rows": (2, (None, None), 0.3, "rows numbers")}
 
 
 def mask_of(kind, heads):
@@ -130,6 +131,11 @@ def cases():
                      for q, kv in zip(found["backward_q"], found["backward_kv"])]
         for one in settings:
             yield pytest.param(name, size, one, marks=pytest.mark.gpu, id=f"{name}-{size}-{'forward' if len(one) == 1 else 'apart'}")
+    for size, bound in ((72, 128), (96, 128), (160, 256)):               # of the columns filled up some are not multiplied
+        yield pytest.param("causal", size, {"attention_forward": gluon("forward", bound)[0]}, marks=pytest.mark.gpu, id=f"causal-{size}")
+        apart = {f"attention_backward_{which}": gluon(f"backward_{which}", bound)[0] for which in ("q", "kv")}
+        yield pytest.param("causal", size, {"attention_backward": {"kernel": "apart"}, **apart}, marks=pytest.mark.gpu,
+                           id=f"causal-{size}-apart")
     yield pytest.param("window", 256, {"attention_backward": {"kernel": "apart"}, **apart}, marks=pytest.mark.gpu, id="window-256-apart")
 
 

@@ -1,8 +1,8 @@
 """Which blocks of scores a mask of rows and keys shows, for the kernels of attention in Gluon that go over those alone.
 
-Of each block of BLOCK_M rows there is a list of blocks of BLOCK_N keys: those of which the mask hides or changes some score, from the front,
-and those that it leaves as they are, from the back. Blocks that it hides are on none. Of those at the front there are the bits of
-all scores, as the threads hold a product: a word has the keys 8 c + 2 t + d of one row, and one t of four, at the bits 2 c + d.
+Each block of BLOCK_M rows has a list of blocks of BLOCK_N keys: those of which the mask hides or changes some score, from the front, and
+those that it leaves as they are, from the back. Blocks that it hides are on none. Of those at the front there are the bits of all
+scores, as the threads hold a product: a word has the keys 8 c + 2 t + d of one row, and one t of four, at the bits 2 c + d.
 Where a floating mask holds other numbers than 0 and such that hide, bits do not tell; nor where a row sees nothing but the lowest numbers,
 which is a mean of all values. Such lists say so.
 
@@ -37,8 +37,8 @@ def bits_of(shown, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 @triton.jit
 def attention_blocks_kernel(lists_ptr, words_ptr, mask_ptr, lse_ptr, stride_mask, stride_lse, HEADS, L, S, MASK: tl.constexpr,
                             WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Lists (matrices, row blocks, HEAD + key blocks) and words (matrices, row blocks, key blocks, BLOCK_M, 4). With lse_ptr, rows are keys:
-    which of the rows see nothing but the lowest numbers, their lse tells. Grid: row blocks · matrices. (Long for the lists' two ends.)"""
+    """Lists (matrices, row blocks, HEAD + key blocks) and words (matrices, row blocks, key blocks, BLOCK_M, 4). With lse_ptr rows
+    are keys: which of the rows see nothing but the lowest numbers, their lse tells. Grid: row blocks · matrices. (Long for the lists' two ends.)"""
     blocks, across = tl.cdiv(L, BLOCK_M), tl.cdiv(S, BLOCK_N)
     matrix = tl.program_id(0) // blocks
     batch, head = matrix // HEADS, matrix % HEADS

@@ -1,6 +1,7 @@
-"""Gradients of attention under a mask of rows and keys, 16-bit types on Hopper. The schedules are those of attention_backward_gluon.py, the
-blocks that are met those of attention_blocks.py, as in attention_dense_gluon.py; of keys, too, where rows are what they meet. A loop has the
-blocks at a list's front, another one the rest.
+"""Gradient of the rows of attention under a mask of rows and keys, 16-bit types on Hopper.
+
+The schedule is that of attention_backward_gluon.py, the blocks that are met are those of attention_blocks.py, as in
+attention_dense_gluon.py: one loop has those at a list's front, another one the rest. Results are those of attention_backward.py.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -168,7 +169,7 @@ def attention_dense_backward_q_gluon_kernel(gq_desc, delta_ptr, mask_ptr, lists_
                                             scale, threshold, keep_scale, seed: gl.int64, offset: gl.int64, MASK: gl.constexpr,
                                             DROPOUT: gl.constexpr, WIDE: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
                                             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
-    """Gradient of q, and delta = Σ g · out; scale > 0. num_warps is 4. Grid: PROGRAMS."""
+    """Gradient of q, and delta = Σ g · out; scale > 0. ROWS is 64, num_warps 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
     q_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)

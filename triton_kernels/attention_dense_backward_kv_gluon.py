@@ -192,7 +192,8 @@ def attention_dense_backward_kv_gluon_kernel(gk_desc, gv_desc, mask_ptr, lists_p
                                              scale, threshold, keep_scale, seed: gl.int64, offset: gl.int64, MASK: gl.constexpr,
                                              DROPOUT: gl.constexpr, WIDE: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
                                              BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
-    """Gradients of k and v, over all query heads that share them, which share a mask; scale > 0. num_warps is 4. Grid: PROGRAMS."""
+    """Gradients of k and v, over all query heads that share them, which share a mask; scale > 0. ROWS is 64, num_warps 4.
+    Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
     k_bufs = gl.allocate_shared_memory(T, [4, ROWS, BLOCK_D], layout)

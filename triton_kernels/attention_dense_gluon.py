@@ -12,7 +12,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter, of_kept
 from triton_kernels.attention_gluon import (
-    WARP,
     after,
     barriers,
     fill,
@@ -286,8 +285,8 @@ def attention_dense_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_p
                                  offset: gl.int64, MASK: gl.constexpr, DROPOUT: gl.constexpr, WIDE: gl.constexpr, PROGRAMS: gl.constexpr,
                                  GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
                                  STAGES: gl.constexpr):
-    """out and lse as of attention_kernel, after attention_blocks_kernel for blocks of 2 · ROWS rows and BLOCK_N keys; scale > 0. GROUPS is 2,
-    num_warps 4. Grid: PROGRAMS."""
+    """out and lse as of attention_kernel, after attention_blocks_kernel for blocks of 2 · ROWS rows and BLOCK_N keys; scale > 0. ROWS is
+    64, GROUPS 2, num_warps 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
     QUEUE: gl.constexpr = 2 if BLOCK_D <= 128 else 1

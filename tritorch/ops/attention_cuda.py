@@ -129,6 +129,13 @@ def descriptor(x, rows, columns):
     return TensorDescriptor(x, (1, 1, rows, columns), x.shape, (*steps, 1))
 
 
+def columns_beside(problem):
+    """REST of triton_kernels/attention_columns_gluon.py: the columns that are multiplied beside the first half; 0: all are."""
+    block = problem.constants["BLOCK_D"]
+    rest = max(problem.constants["E"], problem.constants["EV"]) - block // 2
+    return next((n for n in (16, 32, 64) if rest <= n < block // 2), 0) if block >= 128 else 0
+
+
 def tiles(problem):
     """A function that gives descriptors of tiles of so many rows of tensors."""
     return lambda rows, *tensors: [descriptor(x, rows, problem.constants["BLOCK_D"]) for x in tensors]
@@ -166,7 +173,8 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
             rows, keys = way["ROWS"], way["BLOCK_N"]
             shapes, tensors = (rows, *[None] * 4, rows, keys, keys), (out, lse, attn_mask, alibi_slopes, base, query, key, value)
             return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], shapes, tensors,
-                               (lse.strides, p.stride_mask, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:], ("MASK", "DROPOUT"))
+                               (lse.strides, p.stride_mask, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:], ("MASK", "DROPOUT"),
+                               {"REST": columns_beside(p)})
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -209,14 +217,14 @@ def leave_unpacked(cu, *values):
                    value, COLUMNS=columns, BLOCK_M=block, BLOCK_D=next_power_of_2(columns))
 
 
-def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",), further=(), known=()):
+def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",), further=(), known=(), columns=()):
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
     where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
     H, group, L, S, left, right, scale = p.numbers[:7]
     programs = min(hardware()[0], cdiv(cdiv(length, way.get("GROUPS", 2) * way["ROWS"]), 2) * p.batches * heads)
     args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
     launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, *further,
-           PROGRAMS=programs, **{name: p.constants[name] for name in (*bounds, *known, "BLOCK_D")},
+           PROGRAMS=programs, **{name: p.constants[name] for name in (*bounds, *known, "BLOCK_D")}, **dict(columns),
            **{name: value for name, value in way.items() if name != "kernel"})
 
 
@@ -241,7 +249,8 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                                    (rows, None, rows, rows, keys, keys, None, None), tensors, (out.strides, lse.strides, delta.strides),
                                    ("LEFT", "RIGHT"), known=("EV",))
             return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, L, H,
-                               (rows, None, rows, rows, keys, keys, rows, None), tensors, (lse.strides, delta.strides))
+                               (rows, None, rows, rows, keys, keys, rows, None), tensors, (lse.strides, delta.strides),
+                               columns={"REST": columns_beside(p)})
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_q_kernel, (cdiv(L, way["BLOCK_M"]) * p.batches * H,), gq, delta, grad, q, k, v, attn_mask,
                alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides, delta.strides,
@@ -252,10 +261,11 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
             return attention_dense.backward_kv(p, way, gk, gv, attn_mask, base, g, query, key, value, lse, delta, tiles(p))
         if way["kernel"] == "gluon":
             keys, rows, kernel, bounds = way["ROWS"], way["BLOCK_M"], HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, ("RIGHT",)
+            columns = {"REST": columns_beside(p)}
             if block == 256:
-                kernel, bounds = WIDE_KV.attention_backward_wide_kv_gluon_kernel, ("LEFT", "RIGHT")
+                kernel, bounds, columns = WIDE_KV.attention_backward_wide_kv_gluon_kernel, ("LEFT", "RIGHT"), ()
             return start_gluon(p, way, kernel, S, G, (keys, keys, rows, rows, keys, keys, None, None),
-                               (gk, gv, g, query, key, value, lse, delta), (lse.strides, delta.strides), bounds)
+                               (gk, gv, g, query, key, value, lse, delta), (lse.strides, delta.strides), bounds, columns=columns)
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_kv_kernel, (cdiv(S, way["BLOCK_N"]) * p.batches * G,), gk, gv, gq, sums, turns, grad, q, k, v,
                attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, gq.strides, g.strides, *shared,

@@ -11,8 +11,8 @@ HEAD, TILE = 4, 128                                                      # numbe
 
 
 def listed(p, attn_mask, block, lse=None):
-    """(lists, words, their steps along batches and heads in matrices) of the blocks of `block` keys for each of TILE rows, or where `lse` is
-    given, of rows for keys."""
+    """(lists, words, their steps along batches and heads in matrices) of the blocks of `block` keys for each of TILE rows; with `lse`, of
+    rows for keys."""
     B, H, (L, S), stride = p.batches, p.numbers[0], p.numbers[2:4], p.stride_mask
     if lse is not None:
         L, S, stride = S, L, (*stride[:2], stride[3], stride[2])
