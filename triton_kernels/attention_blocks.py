@@ -38,7 +38,8 @@ def bits_of(shown, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 def attention_blocks_kernel(lists_ptr, words_ptr, mask_ptr, lse_ptr, stride_mask, stride_lse, HEADS, L, S, MASK: tl.constexpr,
                             WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Lists (matrices, row blocks, HEAD + key blocks) and words (matrices, row blocks, key blocks, BLOCK_M, 4). With lse_ptr rows
-    are keys: which of the rows see nothing but the lowest numbers, their lse tells. Grid: row blocks · matrices. (Long for the lists' two ends.)"""
+    are keys: which of the rows see nothing but the lowest numbers, their lse tells. Grid: row blocks · matrices. (Long, because a list has
+    two ends.)"""
     blocks, across = tl.cdiv(L, BLOCK_M), tl.cdiv(S, BLOCK_N)
     matrix = tl.program_id(0) // blocks
     batch, head = matrix // HEADS, matrix % HEADS
