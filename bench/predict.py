@@ -31,6 +31,7 @@ STEPS = 40_000                                                  # instructions o
 _SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "matmul_groups_gluon_kernel": 6,
            "attention_backward_q_gluon_kernel": 3 / 5, "attention_backward_kv_gluon_kernel": 4 / 5,
            "attention_backward_wide_q_gluon_kernel": 3 / 5, "attention_backward_wide_kv_gluon_kernel": 4 / 5,
+           "attention_dense_backward_q_gluon_kernel": 3 / 5, "attention_dense_backward_kv_gluon_kernel": 4 / 5,
            "attention_backward_q_kernel": 3 / 5}                 # of a case's operations, 1 elsewhere
 
 
@@ -115,7 +116,7 @@ def sharers(traced, active, reads):
     for warp in traced.warps:
         for _, touched in warp:
             if touched.__class__ is trace.Copy and touched.barrier is not None:
-                read[touched.tensor] = read.get(touched.tensor, 0) + touched.nbytes
+                read[touched.tensor] = read.get(touched.tensor, 0) + touched.there
                 whole[touched.tensor] = touched.whole
     most = np.inf if sum(whole.values()) < sm.SECOND_CACHE else active ** 0.5
     return {tensor: max(1, min(most, nbytes * reads / whole[tensor])) for tensor, nbytes in read.items()}

@@ -234,9 +234,9 @@ class Multiprocessor:
     def copy(self, op, touched, warp, now):
         """By TMA. A load's bytes come from memory once for all who share them, at about the same time."""
         nbytes, store = touched.nbytes, touched.barrier is None
-        self.second_free = max(self.second_free, now) + nbytes / L2
-        self.second_bytes += nbytes
-        from_memory = nbytes / self.sharers.get(touched.tensor, 1)
+        self.second_free = max(self.second_free, now) + touched.there / L2
+        self.second_bytes += touched.there
+        from_memory = touched.there / self.sharers.get(touched.tensor, 1)
         self.dram_free = max(self.dram_free, now) + from_memory / self.dram
         self.dram_bytes += from_memory
         if store:

@@ -244,7 +244,9 @@ def specialize(parts, warps, registers):
 
 
 def assembly(code, constraints, args, **options):
-    """What instructions are given for: a choice by a comparison, a sign, a product of words; or they round or move a number."""
+    """What instructions are given for: a choice by a bit or a comparison, a sign, a product of words; or they round or move a number."""
+    if "and.b32" in code:
+        return tensor(np.where(args[1] & args[2], args[0], -np.inf))
     if "selp" in code:
         return tensor(np.where(args[1] < args[2], args[0], -np.inf))
     if "lop3" in code:

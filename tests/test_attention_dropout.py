@@ -1,4 +1,4 @@
-"""Dropout, and masks that all rows share, in every kernel that attention may choose, in the tiles of a GPU, against float64.
+"""Dropout and masks in every kernel that attention may choose, in the tiles of a GPU, against float64.
 
 Sizes are odd and NaN lies where results go. What the simulated GPU cannot run is left to -m gpu, which also is for the GPU made of PTX.
 """
@@ -23,12 +23,20 @@ SCALE, PLACE = 0.2, (-77, (1 << 32) - 3000)                              # the c
 ASKED = {"dropout": (2, (None, 0), 0.3, None), "padding and dropout": (2, (None, None), 0.1, "padding"),
          "lowest and dropout": (1, (40, 0), 0.3, "added"), "padding": (1, (None, None), 0.0, "padding"),
          "added": (1, (None, 0), 0.0, "added")}
-WINDOW = {"window": (2, (40, 0), 0.0, None)}
+BESIDE = {"window": (2, (40, 0), 0.0, None), "causal": (2, (None, 0), 0.0, None), "of rows": (2, (None, None), 0.0, "rows"),
+          "of rows, dropout": (1, (None, None), 0.3, "rows"), "lowest of rows": (1, (None, None), 0.0, "rows lowest"),
+          "numbers of rows": (2, (None, None), 0.3, "rows numbers")}
 
 
 def mask_of(kind, heads):
     """`padding`: keys behind the last of each sequence, one of which has none. `added`: numbers of each head, among them -inf and such
-    that hide a key from rows that see others; one head has no others."""
+    that hide a key from rows that see others; one head has no others. `rows`: keys before each row, and of one sequence neither the first
+    keys nor the last; added to all heads alike, as 0 and the lowest number, or with other numbers."""
+    if kind.startswith("rows"):
+        seen = np.tri(L, S, S - L, dtype=bool) & np.ones((B, 1, 1, 1), bool)
+        seen[0, ..., :30] = seen[0, ..., 140:] = False
+        added = np.where(seen, draw(B, 1, L, S) if "numbers" in kind else 0, np.finfo(np.float32).min).astype(np.float32)
+        return seen if kind == "rows" else added
     if kind == "padding":
         return np.arange(S) < np.array([0, 70])[:, None, None, None]
     added = draw(B, heads, 1, S)
@@ -40,14 +48,14 @@ def mask_of(kind, heads):
 @functools.cache
 def attended(name, size):
     """(operands, mask, results in float64, and as they are where weights and slopes are rounded)"""
-    group, (left, right), p, kind = (ASKED | WINDOW)[name]
+    group, (left, right), p, kind = (ASKED | BESIDE)[name]
     shapes = (B, G * group, L, size), (B, G, S, size), (B, G, S, size), (B, G * group, L, size)
     arrays = [rounded(draw(*shape, dtype=np.float32, seed=seed), "bfloat16") for seed, shape in enumerate(shapes)]
     mask = None if kind is None else mask_of(kind, G * group)
-    mask = rounded(mask, "bfloat16") if kind == "added" else mask
+    mask = mask if mask is None or mask.dtype == bool else rounded(mask, "bfloat16")
     away = np.arange(S) - np.arange(L)[:, None]
     bias = np.where((away >= (-S if left is None else -left)) & (away <= (S if right is None else right)), 0, -np.inf)
-    added = np.zeros(1) if mask is None else np.where(mask, 0, -np.inf) if kind == "padding" else mask.astype(np.float64)
+    added = np.zeros(1) if mask is None else np.where(mask, 0, -np.inf) if mask.dtype == bool else mask.astype(np.float64)
     keep = np.ones((B, G * group, L, S))
     if p:
         heads = range(B * G * group)
@@ -79,7 +87,7 @@ def heads(x, device):
 def holds(name, size, device, **candidates):
     """Forward where its candidate is given, else backward; the errors are those of what is rounded."""
     arrays, mask, want, rounded_ones = attended(name, size)
-    _, window, p, _ = (ASKED | WINDOW)[name]
+    _, window, p, _ = (ASKED | BESIDE)[name]
     settings = None, None, None, window, SCALE, (p, *PLACE), None
     q, k, v, g, out = [heads(x, device) for x in (*arrays, rounded(rounded_ones[0].astype(np.float32), "bfloat16"))]
     lse = from_array(want[1]).to(device).float()
@@ -115,6 +123,19 @@ def cases():
     for name, way in itertools.product(("padding and dropout", "lowest and dropout"), gluon("forward", 256)):
         yield pytest.param(name, 256, {"attention_forward": way}, marks=pytest.mark.gpu, id=f"{name}-256-forward")
     apart = {f"attention_backward_{which}": gluon(f"backward_{which}", 256)[0] for which in ("q", "kv")}
+    for size, name in itertools.product((32, 64, 128, 256), [name for name in BESIDE if "rows" in name]):
+        found = {which: [{"kernel": "dense_gluon", **way, "num_warps": 4} for way in table.get(size, ())]
+                 for which, table in attention_cuda.DENSE.items()}
+        settings = [{"attention_forward": way} for way in found["forward"]]
+        settings += [{"attention_backward": {"kernel": "apart"}, "attention_backward_q": q, "attention_backward_kv": kv}
+                     for q, kv in zip(found["backward_q"], found["backward_kv"])]
+        for one in settings:
+            yield pytest.param(name, size, one, marks=pytest.mark.gpu, id=f"{name}-{size}-{'forward' if len(one) == 1 else 'apart'}")
+    for size, bound in ((72, 128), (96, 128), (160, 256)):               # of the columns filled up some are not multiplied
+        yield pytest.param("causal", size, {"attention_forward": gluon("forward", bound)[0]}, marks=pytest.mark.gpu, id=f"causal-{size}")
+        apart = {f"attention_backward_{which}": gluon(f"backward_{which}", bound)[0] for which in ("q", "kv")}
+        yield pytest.param("causal", size, {"attention_backward": {"kernel": "apart"}, **apart}, marks=pytest.mark.gpu,
+                           id=f"causal-{size}-apart")
     yield pytest.param("window", 256, {"attention_backward": {"kernel": "apart"}, **apart}, marks=pytest.mark.gpu, id="window-256-apart")
 
 

@@ -1,11 +1,13 @@
 """The schedules of attention's kernels in Gluon: rings, turns, phases, edges and pairs of blocks, run on threads."""
+import functools
+
 import numpy as np
 import pytest
 from gluon_threads import Descriptor, Pointer, code_of, language, run, tensor
 
 from tritorch.ops import attention_cpu
 
-FORWARD = ["attention_dropout_gluon", "attention_mask_gluon", "attention_gluon"]
+FORWARD = ["attention_columns_gluon", "attention_dropout_gluon", "attention_mask_gluon", "attention_gluon"]
 TOGETHER = [*FORWARD, "attention_backward_gluon", "attention_turns_gluon", "attention_together_gluon"]
 WIDE = [*FORWARD, "attention_backward_gluon", "attention_backward_wide_gluon", "attention_backward_wide_kv_gluon"]
 SHAPES = [(1, 2, 2, 40, 40), (2, 2, 1, 70, 33), (1, 4, 2, 33, 90), (1, 1, 1, 130, 130), (1, 1, 1, 5, 5), (1, 2, 1, 64, 100)]
@@ -27,27 +29,33 @@ def reference(q, k, v, g, slopes, left, right, scale, added=0.0, keep=1.0):
     return out, lse[..., 0], slopes @ k * scale, slopes.swapaxes(-1, -2) @ q * scale, (p * keep).swapaxes(-1, -2) @ g
 
 
+def tiles_of(columns, n, *arrays):
+    return [Descriptor(x, 1, 1, n, columns) for x in arrays]
+
+
 def tiles(n, *arrays):
-    return [Descriptor(x, 1, 1, n, x.shape[-1]) for x in arrays]
+    return tiles_of(arrays[0].shape[-1], n, *arrays)
 
 
 @pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (20, 0), (0, 3), (37, None)])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows, block, stages, groups, programs", [(16, 32, 2, 2, 2), (16, 16, 3, 3, 3), (32, 16, 2, 2, 1)])
-def test_schedules(rows, block, stages, groups, programs, shape, left, right):
-    """These kernels take a bound on the left where every row meets some key: where there are no more rows than keys."""
+@pytest.mark.parametrize("rows, block, stages, groups, programs, rest", [(16, 32, 2, 2, 2, 0), (16, 16, 3, 3, 3, 2), (32, 16, 2, 2, 1, 0)])
+def test_schedules(rows, block, stages, groups, programs, rest, shape, left, right):
+    """Of the columns only half of them and `rest` are multiplied, where it is given. These kernels take a bound on the left where every row
+    meets some key: where there are no more rows than keys."""
     B, H, G, L, S = shape
     if left is not None and L > S:
         pytest.skip("some rows meet no key")
-    D, rng = 8, np.random.default_rng(3)
+    D, rng = 4 + rest or 8, np.random.default_rng(3)
     q, k, v, g = [rng.standard_normal(s) for s in ((B, H, L, D), (B, G, S, D), (B, G, S, D), (B, H, L, D))]
     slopes = rng.random(H) if right == 3 or left == 37 else None
     want = reference(q, k, v, g, slopes, left, right, 0.3)
     out, gq, gk, gv = [np.full_like(x, np.nan) for x in (q, q, k, v)]
     lse, delta = np.full((2, B, H, L), np.nan)
-    stride = (H * L, L, 1)
+    stride, tiles = (H * L, L, 1), functools.partial(tiles_of, 8)
     sizes, scale = (B, H, H // G, L, S), 0.3 * np.log2(np.e)
-    options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": D, "STAGES": stages}
+    options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": 8, "STAGES": stages,
+               "REST": rest}
 
     run("attention_gluon_kernel", FORWARD, *tiles(rows, out), Pointer(lse), None, slopes if slopes is None else Pointer(slopes), None,
         *tiles(rows, q), *tiles(block, k, v), stride, None, (0, 1), *sizes, left or 0, right or 0, scale, *[None] * 4,
@@ -135,7 +143,7 @@ def test_dropout_and_masks(p, kind, right, groups, programs):
     lse = np.full((B, H, L), np.nan)
     near, others = [[np.where(np.arange(S)[:, None] < (end if kind else S), x, np.nan) for x in (k, v)] for end in (64, 128)]
     run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, None, None, *tiles(64, q, *near), stride, step, None,
-        *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, STAGES=2, **known)
+        *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, **known)
     delta, turns = (g * out).sum(-1), np.zeros(1 + 2 * B * H, int)
     run("attention_together_gluon_kernel", TOGETHER, *tiles(64, gk, gv), *map(Pointer, (gq, np.full((2 * B * H, 128, D), np.nan), turns)),
         *tiles(128, g, q), *tiles(64, *others), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,

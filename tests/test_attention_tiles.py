@@ -23,7 +23,12 @@ def test_hopper_kernels_are_among_the_candidates():
         assert families(32) == families(window_size=(64, 0)) == families(alibi_slopes=T.ones(8, device="cuda")) == two
         padding, shared = T.ones(4, 1, 1, 512, dtype=T.bool, device="cuda"), T.ones(512, device="cuda")
         assert families(dropout_p=0.1, is_causal=True) == families(attn_mask=padding) == families(attn_mask=shared, dropout_p=0.1) == two
-        assert families(60) == families(scale=-1.0) == families(dropout_p=1.0) == families(attn_mask=T.ones(512, 1, device="cuda")) == []
+        own = T.ones(4, 1, 512, 512, dtype=T.bool, device="cuda")
+        three = ["attention_backward_kv", "attention_backward_q", "attention_forward"]
+        assert families(attn_mask=own) == families(attn_mask=own[0], dropout_p=0.1) == three
+        assert families(attn_mask=T.ones(512, 1, device="cuda")) == families(32, attn_mask=own.bfloat16()) == three
+        assert families(256, attn_mask=own) == ["attention_forward"]
+        assert families(60) == families(scale=-1.0) == families(dropout_p=1.0) == families(60, attn_mask=own) == []
         driver.use(DryDriver(100))
         assert families() == []
 
@@ -40,6 +45,18 @@ def test_what_was_quickest_comes_first(length, size, keywords, first):
     ways = {family: ways[0] for family, _, ways in met}
     found = [ways[f"attention_{name}"] for name in ("forward", "backward", "backward_q", "backward_kv")]
     assert tuple(f"{way['kernel']} {way.get('GROUPS', '')}".strip() for way in found) == first
+
+
+@pytest.mark.parametrize("shape, dtype, first", [((4, 1, 512, 512), T.bool, "dense_gluon"), ((512, 512), T.bfloat16, "dense_gluon"),
+                                                 ((4, 8, 512, 512), T.bool, "dense_gluon"), ((8, 512, 512), T.bfloat16, "plain")])
+def test_masks_of_rows(shape, dtype, first):
+    """Numbers that each head has for itself are not looked at twice."""
+    with driver.using(DryDriver(90)), tuner.trying_all() as met:
+        x = [T.empty(4, 8, 512, 64, dtype=T.bfloat16, device="cuda").requires_grad_() for _ in range(3)]
+        scaled_dot_product_attention(*x, T.empty(*shape, dtype=dtype, device="cuda")).backward(T.empty_like(x[0]))
+    ways = {family: [way["kernel"] for way in ways] for family, _, ways in met if family.startswith("attention")}
+    assert ways.pop("attention_backward")[0] == "apart" and len(ways) == 3
+    assert all(found[0] == first and "dense_gluon" in found for found in ways.values())
 
 
 @pytest.mark.parametrize("L, S, tile", [(49, 49, (64, 64)), (16, 40, (16, 64)), (5, 1, (16, 16)), (65, 49, None)])

@@ -7,8 +7,9 @@ The results are those of triton_kernels/attention_backward.py, which is also the
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
+from triton_kernels.attention_columns_gluon import across, add_product, both_ended, ended, put, scaled, zeros_of
 from triton_kernels.attention_gluon import LINE, WARP, after, barriers, fill, first_row, item_of, keys_of, pairs_of, tiles_in
 
 LN2 = gl.constexpr(0.6931471805599453)
@@ -25,6 +26,14 @@ def row_ptrs(x_ptr, stride, batch, head, rows):
 def send(desc, batch, head, row, buf, value):
     """Store the rows of one warp group through shared memory."""
     buf.store(value.to(desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(desc, [batch, head, row, 0], buf._reinterpret(desc.dtype, desc.block_type.shape, desc.layout))
+
+
+@gluon.jit
+def send_parts(desc, batch, head, row, buf, acc, factor, REST: gl.constexpr):
+    """The same of a result in parts, each times a number."""
+    put(buf, scaled(acc, factor), REST)
     fence_async_shared()
     tma.async_copy_shared_to_global(desc, [batch, head, row, 0], buf._reinterpret(desc.dtype, desc.block_type.shape, desc.layout))
 
@@ -85,23 +94,22 @@ def slopes_of(s, slopes, lse, delta, rows, n, S, right, scale, EDGE: gl.constexp
 
 @gluon.jit
 def next_keys(gq, slopes, q, g, lse, delta, k_bufs, v_bufs, bars, slots, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr,
-              SCORES: gl.constexpr, STAGES: gl.constexpr):
+              SCORES: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr):
     """Add what the keys before give to the gradient of the rows, from the slopes of their scores, and find the slopes of those at n."""
     _, _, k_empty, k_ready, v_empty, v_ready, _, _ = bars
     slot, phase, before = slots
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gq.type.layout, k_width=2)
-    operand = gl.convert_layout(slopes.to(q.dtype), OPERAND)
+    operand = slopes.to(q.dtype)
     mbarrier.wait(k_ready.index(slot), phase)
     mbarrier.wait(v_ready.index(slot), phase)
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
-    s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    gq = warpgroup_mma(operand, k_bufs.index(before), gq, is_async=True)
-    products = warpgroup_mma(g, v_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    s = warpgroup_mma_wait(num_outstanding=2, deps=(s, ))
+    s = across(q, k_bufs.index(slot), zeros, REST)
+    gq = add_product(gq, operand, k_bufs.index(before), REST)
+    products = across(g, v_bufs.index(slot), zeros, REST)
+    s = warpgroup_mma_wait(num_outstanding=2 * len(gq), deps=(s, ))
     slopes = slopes_of(s, products, lse, delta, rows, n, S, right, scale, EDGE, RIGHT)
-    gq = warpgroup_mma_wait(num_outstanding=0, deps=(gq, ))
+    gq = ended(gq, 0)
     mbarrier.arrive(v_empty.index(slot), count=1)
     mbarrier.arrive(k_empty.index(before), count=1)
     following, phase = after(slot, phase, STAGES)
@@ -110,7 +118,8 @@ def next_keys(gq, slopes, q, g, lse, delta, k_bufs, v_bufs, bars, slots, rows, n
 
 @gluon.jit
 def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-             ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
+             ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
+             TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program. Long, because a buffer is given back where its last product has ended:
     the order of the lines is the schedule."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
@@ -135,30 +144,28 @@ def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, 
             delta = gl.sum(g.load(OUT).to(gl.float32) * out.load(OUT).to(gl.float32), 1)
             delta = gl.convert_layout(delta, gl.SliceLayout(1, SCORES))
             gl.store(row_ptrs(delta_ptr, stride_delta, batch, head, rows), delta, mask=rows < L)
-            gq = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+            gq = zeros_of(ROWS, BLOCK_D, REST)
             mbarrier.wait(bars[3].index(slot), phase)
             mbarrier.wait(bars[5].index(slot), phase)
             zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
-            s = warpgroup_mma(q, bufs[3].index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-            products = warpgroup_mma(g, bufs[4].index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-            s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+            s = across(q, bufs[3].index(slot), zeros, REST)
+            products = across(g, bufs[4].index(slot), zeros, REST)
+            s = warpgroup_mma_wait(num_outstanding=len(gq), deps=(s, ))
             slopes = slopes_of(s, products, lse, delta, rows, (steps - 1) * BLOCK_N, S, right, scale, True, RIGHT)
             mbarrier.arrive(bars[4].index(slot), count=1)
             following, phase_following = after(slot, phase, STAGES)
             slots = (following, phase_following, slot)
             for i in range(1, edges):
                 gq, slopes, slots = next_keys(gq, slopes, q, g, lse, delta, bufs[3], bufs[4], bars, slots, rows, (steps - 1 - i) * BLOCK_N,
-                                              S, right, scale, True, RIGHT, SCORES, STAGES)
+                                              S, right, scale, True, RIGHT, SCORES, STAGES, REST)
             for i in range(gl.maximum(edges, 1), steps):
                 gq, slopes, slots = next_keys(gq, slopes, q, g, lse, delta, bufs[3], bufs[4], bars, slots, rows, (steps - 1 - i) * BLOCK_N,
-                                              S, right, scale, False, RIGHT, SCORES, STAGES)
+                                              S, right, scale, False, RIGHT, SCORES, STAGES, REST)
             mbarrier.arrive(empty.index(TURN), count=1)                  # the next rows come while these are finished
             slot, phase, before = slots
-            OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
-            gq = warpgroup_mma(gl.convert_layout(slopes.to(T), OPERAND), bufs[3].index(before), gq, is_async=True)
-            gq = warpgroup_mma_wait(num_outstanding=0, deps=(gq, ))
+            gq = ended(add_product(gq, slopes.to(T), bufs[3].index(before), REST), 0)
             mbarrier.arrive(k_empty.index(before), count=1)
-            send(gq_desc, batch, head, m + TURN * ROWS, out, gq * (scale * LN2))
+            send_parts(gq_desc, batch, head, m + TURN * ROWS, out, gq, scale * LN2, REST)
             tma.store_wait(pendings=0)
             mbarrier.arrive(bars[6].index(TURN), count=1)
             turn ^= 1
@@ -167,7 +174,8 @@ def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, 
 @gluon.jit
 def attention_backward_q_gluon_kernel(gq_desc, delta_ptr, g_desc, q_desc, k_desc, v_desc, out_desc, lse_ptr, stride_lse, stride_delta,
                                       BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-                                      ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+                                      ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr,
+                                      STAGES: gl.constexpr):
     """Gradient of q, and delta = Σ g · out. Without masks; scale > 0, right ≥ 0. num_warps is 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
@@ -182,9 +190,9 @@ def attention_backward_q_gluon_kernel(gq_desc, delta_ptr, g_desc, q_desc, k_desc
     bufs, sizes = (q_bufs, g_bufs, out_bufs, k_bufs, v_bufs), (H, BATCH * H, L, S, 0, right)
     gl.warp_specialize([
         (own_rows, (gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N,
-                    BLOCK_D, STAGES, 0)),
+                    BLOCK_D, REST, STAGES, 0)),
         (own_rows, (gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N,
-                    BLOCK_D, STAGES, 1)),
+                    BLOCK_D, REST, STAGES, 1)),
         (load_for_rows, ((q_desc, g_desc, out_desc, k_desc, v_desc), bufs, bars, sizes, GROUP, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
     ], [4, 1], [240, 24])
 
@@ -241,25 +249,24 @@ def load_for_keys(descs, row_args, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr
 
 
 @gluon.jit
-def weigh(gv, s, products, g, shifts, slot, keys, m, right, scale, EDGE: gl.constexpr):
+def weigh(gv, s, products, g, shifts, slot, keys, m, right, scale, EDGE: gl.constexpr, REST: gl.constexpr):
     """Add what the rows at m give to the gradient of values; also the slopes of their scores. The second products are under way."""
     T: gl.constexpr = g.dtype
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gv.type.layout, k_width=2)
     ACROSS: gl.constexpr = gl.SliceLayout(0, s.type.layout)
     lse = shifts.index(2 * slot).load(ACROSS)
     p = gl.exp2(s * scale - lse[None, :])
     if EDGE:
         rows = m + gl.arange(0, s.shape[1], ACROSS)
         p = gl.where(rows[None, :] >= (keys - right)[:, None], p, 0.0)
-    gv = warpgroup_mma(gl.convert_layout(p.to(T), OPERAND), g, gv, is_async=True)
-    products = warpgroup_mma_wait(num_outstanding=1, deps=(products, ))
+    gv = add_product(gv, p.to(T), g, REST)
+    products = warpgroup_mma_wait(num_outstanding=len(gv), deps=(products, ))
     delta = shifts.index(2 * slot + 1).load(ACROSS)
     return gv, p * (products - delta[None, :])
 
 
 @gluon.jit
 def next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, m, right, scale, EDGE: gl.constexpr, SCORES: gl.constexpr,
-              STAGES: gl.constexpr):
+              STAGES: gl.constexpr, REST: gl.constexpr):
     """Add what the rows before give to the gradient of keys, and what those at m give to that of values; and the slopes of their scores."""
     _, _, q_empty, q_ready, g_empty, g_ready = bars
     slot, phase, before = slots
@@ -267,18 +274,17 @@ def next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, m, right, scale, ED
     k, v = bufs[0].index(kept), bufs[1].index(kept)
     ROWS: gl.constexpr = k.shape[0]
     BLOCK_M: gl.constexpr = bufs[2].shape[1]
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gk.type.layout, k_width=2)
     q, g = bufs[2].index(slot), bufs[3].index(slot)
-    operand = gl.convert_layout(slopes.to(k.dtype), OPERAND)
+    operand = slopes.to(k.dtype)
     mbarrier.wait(q_ready.index(slot), phase)
     mbarrier.wait(g_ready.index(slot), phase)
     zeros = gl.zeros((ROWS, BLOCK_M), gl.float32, SCORES)
-    s = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    gk = warpgroup_mma(operand, bufs[2].index(before), gk, is_async=True)
-    products = warpgroup_mma(v, g.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    s = warpgroup_mma_wait(num_outstanding=2, deps=(s, ))
-    gv, slopes = weigh(gv, s, products, g, bufs[4], slot, keys, m, right, scale, EDGE)
-    gk, gv = warpgroup_mma_wait(num_outstanding=0, deps=(gk, gv))
+    s = across(k, q, zeros, REST)
+    gk = add_product(gk, operand, bufs[2].index(before), REST)
+    products = across(v, g, zeros, REST)
+    s = warpgroup_mma_wait(num_outstanding=2 * len(gk), deps=(s, ))
+    gv, slopes = weigh(gv, s, products, g, bufs[4], slot, keys, m, right, scale, EDGE, REST)
+    gk, gv = both_ended(gk, gv)
     mbarrier.arrive(q_empty.index(before), count=1)
     mbarrier.arrive(g_empty.index(slot), count=1)
     following, phase = after(slot, phase, STAGES)
@@ -287,11 +293,9 @@ def next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, m, right, scale, ED
 
 @gluon.jit
 def own_keys(gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
-             BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
+             BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its ROWS keys of every tile of this program. Long, as own_rows is."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_M, 16])
-    OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     empty, ready, q_empty, q_ready, g_empty, g_ready = bars
     heads, _, _, L, right = sizes
     pairs, items = pairs_of(sizes, 2 * ROWS)
@@ -305,18 +309,17 @@ def own_keys(gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT: gl.conste
             kept = 2 * (tiles & 1) + TURN
             k, v = bufs[0].index(kept), bufs[1].index(kept)
             keys = n + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-            gk = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
-            gv = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+            gk, gv = zeros_of(ROWS, BLOCK_D, REST), zeros_of(ROWS, BLOCK_D, REST)
             mbarrier.wait(ready.index(kept), tiles >> 1 & 1)
             if steps > 0:
                 zeros = gl.zeros((ROWS, BLOCK_M), gl.float32, SCORES)
                 mbarrier.wait(q_ready.index(slot), phase)
-                s = warpgroup_mma(k, bufs[2].index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+                s = across(k, bufs[2].index(slot), zeros, REST)
                 mbarrier.wait(g_ready.index(slot), phase)
-                products = warpgroup_mma(v, bufs[3].index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-                s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
-                gv, slopes = weigh(gv, s, products, bufs[3].index(slot), bufs[4], slot, keys, begin, right, scale, RIGHT)
-                gv = warpgroup_mma_wait(num_outstanding=0, deps=(gv, ))
+                products = across(v, bufs[3].index(slot), zeros, REST)
+                s = warpgroup_mma_wait(num_outstanding=len(gk), deps=(s, ))
+                gv, slopes = weigh(gv, s, products, bufs[3].index(slot), bufs[4], slot, keys, begin, right, scale, RIGHT, REST)
+                gv = ended(gv, 0)
                 mbarrier.arrive(g_empty.index(slot), count=1)
                 following, phase = after(slot, phase, STAGES)
                 slots = (following, phase, slot)
@@ -324,16 +327,15 @@ def own_keys(gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT: gl.conste
                     done = gl.where(member == 0, 1, 0)
                     for i in range(done, edges):
                         gk, gv, slopes, slots = next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, begin + i * BLOCK_M, right, scale,
-                                                          True, SCORES, STAGES)
+                                                          True, SCORES, STAGES, REST)
                     for i in range(gl.maximum(edges, done), steps):
                         gk, gv, slopes, slots = next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, begin + i * BLOCK_M, right, scale,
-                                                          False, SCORES, STAGES)
+                                                          False, SCORES, STAGES, REST)
                 slot, phase, before = slots
-                gk = warpgroup_mma(gl.convert_layout(slopes.to(k.dtype), OPERAND), bufs[2].index(before), gk, is_async=True)
-                gk = warpgroup_mma_wait(num_outstanding=0, deps=(gk, ))
+                gk = ended(add_product(gk, slopes.to(k.dtype), bufs[2].index(before), REST), 0)
                 mbarrier.arrive(q_empty.index(before), count=1)
-            send(gv_desc, batch, head, n + TURN * ROWS, v, gv)
-            send(gk_desc, batch, head, n + TURN * ROWS, k, gk * (scale * LN2))
+            send_parts(gv_desc, batch, head, n + TURN * ROWS, v, gv, 1.0, REST)
+            send_parts(gk_desc, batch, head, n + TURN * ROWS, k, gk, scale * LN2, REST)
             tma.store_wait(pendings=0)
             mbarrier.arrive(empty.index(kept), count=1)
             tiles += 1
@@ -342,7 +344,8 @@ def own_keys(gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT: gl.conste
 @gluon.jit
 def attention_backward_kv_gluon_kernel(gk_desc, gv_desc, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr, stride_lse, stride_delta,
                                        BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-                                       ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+                                       ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr,
+                                       STAGES: gl.constexpr):
     """Gradients of k and v, over all query heads that share them. Without masks; scale > 0, right ≥ 0.
     num_warps is 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
@@ -356,8 +359,8 @@ def attention_backward_kv_gluon_kernel(gk_desc, gv_desc, g_desc, q_desc, k_desc,
     fence_async_shared()
     bufs, sizes = (k_bufs, v_bufs, q_bufs, g_bufs, shifts), (H // GROUP, BATCH * (H // GROUP), S, L, right)
     gl.warp_specialize([
-        (own_keys, (gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT, PROGRAMS, ROWS, BLOCK_M, BLOCK_D, STAGES, 0)),
-        (own_keys, (gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT, PROGRAMS, ROWS, BLOCK_M, BLOCK_D, STAGES, 1)),
+        (own_keys, (gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT, PROGRAMS, ROWS, BLOCK_M, BLOCK_D, REST, STAGES, 0)),
+        (own_keys, (gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT, PROGRAMS, ROWS, BLOCK_M, BLOCK_D, REST, STAGES, 1)),
         (load_for_keys, ((k_desc, v_desc, q_desc, g_desc), (lse_ptr, delta_ptr, stride_lse, stride_delta), bufs, bars, sizes, GROUP, RIGHT,
                          PROGRAMS, ROWS, BLOCK_M, STAGES)),
     ], [4, 1], [240, 24])

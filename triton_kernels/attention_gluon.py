@@ -10,8 +10,9 @@ for Gluon, so that file is also the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
+from triton_kernels.attention_columns_gluon import across, add_product, ended, put, times, zeros_of
 from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter, of_kept
 from triton_kernels.attention_mask_gluon import end_of_seen, line_of, masked
 
@@ -196,21 +197,19 @@ def softmax(s, top, total, rows, n, bounds, scale, slope, line, EDGE: gl.constex
 
 @gluon.jit
 def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope, draws, EDGE: gl.constexpr, LEFT: gl.constexpr,
-         RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr):
+         RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr):
     """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
     k_bufs, v_bufs = bufs[1], bufs[2]
     _, _, k_empty, k_ready, v_empty, v_ready = bars
     slot, phase, before = slots
-    OUT: gl.constexpr = acc.type.layout
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
-    weights = gl.convert_layout(of_kept(p, draws, q.dtype), OPERAND)     # carried as they are: rounded, each would be unpacked and packed
+    weights = of_kept(p, draws, q.dtype)                                 # carried as they are: rounded, each would be unpacked and packed
     mbarrier.wait(k_ready.index(slot), phase)
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
-    s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    acc = warpgroup_mma(weights, v_bufs.index(before), acc, is_async=True)
-    s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+    s = across(q, k_bufs.index(slot), zeros, REST)
+    acc = add_product(acc, weights, v_bufs.index(before), REST)
+    s = warpgroup_mma_wait(num_outstanding=len(acc), deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
     if MASK > 0:
         mbarrier.wait(v_ready.index(slot), phase)
@@ -218,16 +217,16 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
     if len(draws) > 0:
         p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
-    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    acc = ended(acc, 0)
     mbarrier.arrive(v_empty.index(before), count=1)
-    acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
+    acc = times(acc, shrink)
     following, phase_following = after(slot, phase, STAGES)
     return acc, p, top, total, (following, phase_following, slot)
 
 
 @gluon.jit
 def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest, sizes, scale, slope, draws, LEFT: gl.constexpr,
-           RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
+           RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr):
     """(result, maxima, totals of the rows of one group; where the ring stands then). Long, because the first step and the last are not as
     the others."""
     k_bufs, v_bufs = bufs[1], bufs[2]
@@ -238,7 +237,7 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
     BLOCK_D: gl.constexpr = q.shape[1]
     mbarrier.wait(k_ready.index(slot), phase)
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
-    s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    s = across(q, k_bufs.index(slot), zeros, REST)
     s = warpgroup_mma_wait(num_outstanding=0, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
     top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
@@ -249,7 +248,7 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
     if len(draws) > 0:
         p = dropped_keys(p, draws, draws[1], draws[3], end * BLOCK_N, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)
-    acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+    acc = zeros_of(ROWS, BLOCK_D, REST)
     following, phase_following = after(slot, phase, STAGES)
     slots = (following, phase_following, slot)
     edges = gl.maximum(edges, 1)
@@ -258,20 +257,18 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
         acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, draws,
-                                         True, LEFT, RIGHT, MASK, SCORES, STAGES)
+                                         True, LEFT, RIGHT, MASK, SCORES, STAGES, REST)
     for i in range(edges, rest):
         acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, draws,
-                                         False, LEFT, RIGHT, MASK, SCORES, STAGES)
+                                         False, LEFT, RIGHT, MASK, SCORES, STAGES, REST)
     if LEFT:
         for i in range(rest, steps):
             acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
-                                             draws, True, LEFT, RIGHT, MASK, SCORES, STAGES)
+                                             draws, True, LEFT, RIGHT, MASK, SCORES, STAGES, REST)
     if QUEUE > 1:
         mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
-    acc = warpgroup_mma(gl.convert_layout(of_kept(p, draws, q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
-    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    acc = ended(add_product(acc, of_kept(p, draws, q.dtype), v_bufs.index(before), REST), 0)
     mbarrier.arrive(v_empty.index(before), count=1)
     return acc, top, total, slot, phase
 
@@ -292,11 +289,11 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 @gluon.jit
 def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
             RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
-            BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, TURN: gl.constexpr):
+            BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
+            TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was.
     Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
-    OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     TILE: gl.constexpr = GROUPS * ROWS
     T: gl.constexpr = out_desc.dtype
     H, L, S, q_empty, q_ready = sizes[0], sizes[2], sizes[3], bars[0], bars[1]
@@ -325,7 +322,7 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, buf
             slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
             mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
             acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, begin, steps,
-                                                  edges, rest, met, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, OUT, STAGES, QUEUE)
+                                                  edges, rest, met, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST)
             slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
             tiles += 1
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
@@ -335,9 +332,9 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, buf
             factor = 1 / factor
             if len(draws) > 0:
                 factor *= draws[3]
-            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, OUT))[:, None]
+            acc = times(acc, factor)
             tma.store_wait(pendings=0)                                   # of the tile before
-            out.store(acc.to(T))
+            put(out, acc, REST)
             fence_async_shared()
             tma.async_copy_shared_to_global(out_desc, [batch, head, m, 0],
                                             out._reinterpret(T, out_desc.block_type.shape, out_desc.layout))
@@ -354,7 +351,7 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, slopes_ptr, base_ptr, q_
                            stride_slopes, BATCH, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: gl.int64,
                            offset: gl.int64, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, DROPOUT: gl.constexpr,
                            PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-                           BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+                           BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr):
     """out and lse as of attention_kernel; a mask is that of all rows; scale > 0, right ≥ 0, with LEFT L ≤ S. GROUPS is 2 or 3. num_warps
     is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
     T: gl.constexpr = q_desc.dtype
@@ -376,20 +373,20 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, slopes_ptr, base_ptr, q_
     if GROUPS == 2:
         gl.warp_specialize([
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
             (produce, (q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS,
                        BLOCK_N, STAGES, QUEUE)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 2)),
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 2)),
             (produce, (q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS,
                        BLOCK_N, STAGES, QUEUE)),
         ], [4, 4, 1], [160, 160, 24])

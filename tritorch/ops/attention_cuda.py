@@ -8,8 +8,9 @@ from tritorch.cuda import driver
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dtype import types
+from tritorch.ops import attention_dense
 from tritorch.ops.attention_cpu import keep_scale, threshold
-from tritorch.ops.attention_tiles import GLUON, TILES, best_first, candidate, shared_bytes
+from tritorch.ops.attention_tiles import DENSE, GLUON, TILES, best_first, candidate, shared_bytes
 from tritorch.ops.gemm import hardware
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.precision import dot_precision
@@ -35,6 +36,7 @@ class Problem(NamedTuple):
     key: tuple                                                           # what the best tiles depend on
     tma: bool                                                            # whether all operands can come by TMA
     gluon: tuple                                                         # which of the kernels in Gluon know all that is asked for
+    dense: bool                                                          # whether rows have masks of their own
 
     @classmethod
     def of(cls, tensors, others, attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout):
@@ -58,13 +60,19 @@ class Problem(NamedTuple):
                      "BLOCK_V": max(next_power_of_2(EV), 16)}
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
         met = (left is None or left >= 0 and L <= S) and (right or 0) >= 0                       # every row meets some key
-        gluon = ()
-        if tma and (not masked or stride_mask[2] is None) and p < 1 and met and scale > 0 and all(map(described, others)):
+        gluon, dense = (), masked > 0 and stride_mask[2] is not None
+        own = dense and stride_mask[1] != 0
+        possible = tma and p < 1 and met and scale > 0 and all(map(described, others))
+        if possible and dense and left is None and right is None and alibi_slopes is None:
+            small = constants["BLOCK_D"] <= 128
+            gluon = "forward", *["backward_q"] * small, *["backward_kv"] * (small and (H == G or not own))
+        elif possible and not dense:
             plain = (left is None or constants["BLOCK_D"] == 256) and alibi_slopes is None and not masked and not p
             gluon = "forward", *["backward"] * (H == G or stride_mask[1] == 0), *["backward_q", "backward_kv"] * plain
         features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, bool(gluon)]
-        key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
-        return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
+        mask = f"mask {masked}{' of rows' * dense}{' and heads' * own}"
+        key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, mask, *features)
+        return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon, dense)
 
     def pieces(self, machine, packed):
         """Into how many pieces to cut the keys of a forward pass, 0 where the plain kernel is as good: by shapes and machine alone."""
@@ -102,7 +110,10 @@ class Problem(NamedTuple):
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
         if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
-            gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
+            table, kernel = (DENSE, "dense_gluon") if self.dense else (GLUON, "gluon")
+            gluon = [{"kernel": kernel, **tile, "num_warps": 4} for tile in table[which].get(block, ())]
+        if self.dense and gluon:                                         # numbers for each head are read as they are, and more by threads
+            return fitting + gluon if self.constants["MASK"] == 2 and self.stride_mask[1] else gluon + fitting
         return best_first(which, block, min(L, S), gluon, fitting, "backward_kv" in self.gluon) or ways[-1:]
 
 
@@ -116,6 +127,18 @@ def descriptor(x, rows, columns):
     """Tiles of (rows, columns) of the heads of x. The steps of dims of size 1 say nothing, but must be legal."""
     steps = [s if n > 1 else 8 for n, s in zip(x.shape[:3], x.strides)]
     return TensorDescriptor(x, (1, 1, rows, columns), x.shape, (*steps, 1))
+
+
+def columns_beside(problem):
+    """REST of triton_kernels/attention_columns_gluon.py: the columns that are multiplied beside the first half; 0: all are."""
+    block = problem.constants["BLOCK_D"]
+    rest = max(problem.constants["E"], problem.constants["EV"]) - block // 2
+    return next((n for n in (16, 32, 64) if rest <= n < block // 2), 0) if block >= 128 else 0
+
+
+def tiles(problem):
+    """A function that gives descriptors of tiles of so many rows of tensors."""
+    return lambda rows, *tensors: [descriptor(x, rows, problem.constants["BLOCK_D"]) for x in tensors]
 
 
 def operands(way, block, rows, keys):
@@ -144,11 +167,14 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     late = scale > 0 and attn_mask is None and alibi_slopes is None
 
     def run(way):
+        if way["kernel"] == "dense_gluon":
+            return attention_dense.forward(p, way, out, lse, attn_mask, base, query, key, value, tiles(p))
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
             shapes, tensors = (rows, *[None] * 4, rows, keys, keys), (out, lse, attn_mask, alibi_slopes, base, query, key, value)
             return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], shapes, tensors,
-                               (lse.strides, p.stride_mask, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:], ("MASK", "DROPOUT"))
+                               (lse.strides, p.stride_mask, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:], ("MASK", "DROPOUT"),
+                               {"REST": columns_beside(p)})
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -191,14 +217,14 @@ def leave_unpacked(cu, *values):
                    value, COLUMNS=columns, BLOCK_M=block, BLOCK_D=next_power_of_2(columns))
 
 
-def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",), further=(), known=()):
+def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",), further=(), known=(), columns=()):
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
     where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
     H, group, L, S, left, right, scale = p.numbers[:7]
     programs = min(hardware()[0], cdiv(cdiv(length, way.get("GROUPS", 2) * way["ROWS"]), 2) * p.batches * heads)
     args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
     launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, *further,
-           PROGRAMS=programs, **{name: p.constants[name] for name in (*bounds, *known, "BLOCK_D")},
+           PROGRAMS=programs, **{name: p.constants[name] for name in (*bounds, *known, "BLOCK_D")}, **dict(columns),
            **{name: value for name, value in way.items() if name != "kernel"})
 
 
@@ -214,6 +240,8 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
     L, S = p.numbers[2:4]
 
     def run_q(way):
+        if way["kernel"] == "dense_gluon":
+            return attention_dense.backward_q(p, way, gq, delta, attn_mask, base, g, query, key, value, out, lse, tiles(p))
         if way["kernel"] == "gluon":
             rows, keys, tensors = way["ROWS"], way["BLOCK_N"], (gq, delta, g, query, key, value, out, lse)
             if block == 256:
@@ -221,19 +249,23 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                                    (rows, None, rows, rows, keys, keys, None, None), tensors, (out.strides, lse.strides, delta.strides),
                                    ("LEFT", "RIGHT"), known=("EV",))
             return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, L, H,
-                               (rows, None, rows, rows, keys, keys, rows, None), tensors, (lse.strides, delta.strides))
+                               (rows, None, rows, rows, keys, keys, rows, None), tensors, (lse.strides, delta.strides),
+                               columns={"REST": columns_beside(p)})
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_q_kernel, (cdiv(L, way["BLOCK_M"]) * p.batches * H,), gq, delta, grad, q, k, v, attn_mask,
                alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides, delta.strides,
                *p.numbers, **settled(p, way))
 
     def run_kv(way, sums=None, turns=None, places=0):
+        if way["kernel"] == "dense_gluon":
+            return attention_dense.backward_kv(p, way, gk, gv, attn_mask, base, g, query, key, value, lse, delta, tiles(p))
         if way["kernel"] == "gluon":
             keys, rows, kernel, bounds = way["ROWS"], way["BLOCK_M"], HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, ("RIGHT",)
+            columns = {"REST": columns_beside(p)}
             if block == 256:
-                kernel, bounds = WIDE_KV.attention_backward_wide_kv_gluon_kernel, ("LEFT", "RIGHT")
+                kernel, bounds, columns = WIDE_KV.attention_backward_wide_kv_gluon_kernel, ("LEFT", "RIGHT"), ()
             return start_gluon(p, way, kernel, S, G, (keys, keys, rows, rows, keys, keys, None, None),
-                               (gk, gv, g, query, key, value, lse, delta), (lse.strides, delta.strides), bounds)
+                               (gk, gv, g, query, key, value, lse, delta), (lse.strides, delta.strides), bounds, columns=columns)
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_kv_kernel, (cdiv(S, way["BLOCK_N"]) * p.batches * G,), gk, gv, gq, sums, turns, grad, q, k, v,
                attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, gq.strides, g.strides, *shared,

@@ -64,6 +64,15 @@ GLUON = {
     "backward_kv": {**dict.fromkeys((64, 128), [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]),
                     256: [{"GROUPS": 1, "ROWS": 64, "BLOCK_M": 64, "STAGES": 2}]},
 }
+# The same under masks of rows and keys.
+DENSE = {
+    "forward": {**dict.fromkeys((32, 64), [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 3}]),
+                128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}],
+                256: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
+    "backward_q": {**dict.fromkeys((32, 64), [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}]), 128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
+    "backward_kv": {**dict.fromkeys((32, 64), [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]), 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
+    "backward": {},
+}
 
 
 def best_first(which, block, length, gluon, plain, apart):

@@ -112,12 +112,13 @@ def trace(kernel, launch, memory, blocks, limit=0, near=0):
 @dataclass(frozen=True, slots=True)
 class Copy:
     """What one instruction copies by TMA: bytes, the address of the mbarrier that counts them (None: a store), and of the tensor its place
-    in the launch's parameters and its bytes."""
+    in the launch's parameters and its bytes; and the bytes of those columns that the tensor has, as nobody reads others."""
 
     nbytes: int
     barrier: int | None
     tensor: int
     whole: int
+    there: int
 
 
 class Recorder:
@@ -203,14 +204,15 @@ def _copies(machine, ins, warps):
     load = ins.operands[0].rest == ()
     for lane in machine.active().tolist():
         where = ins.operands[1] if load else ins.operands[0]
-        tensor_map, _ = tma.operands_of(machine, where, lane)
+        tensor_map, corner = tma.operands_of(machine, where, lane)
+        width = min(max(tensor_map.shape[0] - corner[0], 0), tensor_map.box[0])
         barrier = int(machine.address(ins.operands[2])[lane]) if load else None
         if load:
             counter = mbarrier.find(machine, mbarrier.place_of(machine, ins.operands[2], lane), lane)
             counter.expected -= tensor_map.box_bytes
             counter.settle(machine)
         found[lane // WARP] = Copy(tensor_map.box_bytes, barrier, int(machine.address(where)[lane]),
-                                   int(np.prod(tensor_map.shape)) * tensor_map.itemsize)
+                                   int(np.prod(tensor_map.shape)) * tensor_map.itemsize, tensor_map.box_bytes * width // tensor_map.box[0])
     return [found[warp] for warp in warps]
 
 
