@@ -321,3 +321,31 @@ def test_state_of_allowed_classes():
 def test_a_whole_model_is_refused_with_the_way_out():
     with pytest.raises(FileFormatError, match=r"got torch.nn.modules.linear.Linear; use the state_dict\(\) of a model"):
         load(io.BytesIO(archive(Call("torch.nn.modules.linear.Linear", 1, 1))), weights_only=False)
+
+
+def sparse(kind, *parts):
+    return Call("torch._utils._rebuild_sparse_tensor", Call("torch.serialization._get_layout", kind), parts)
+
+
+def places(key, *size):
+    return tensor(storage("torch.LongStorage", key, count=4), 0, size, (2, 1)[-len(size):])
+
+
+TWO_PLACES = struct.pack("<4q", 0, 1, 2, 0)
+
+
+def test_sparse_tensors():
+    values, entries = tensor(storage()), dict(_0=EIGHT, _1=TWO_PLACES)
+    made = load(io.BytesIO(archive([sparse("torch.sparse_coo", places("1", 2, 2), values, (2, 3), True),
+                                    sparse("torch.sparse_coo", places("1", 2, 2), values, (2, 3)),
+                                    sparse("torch.sparse_csr", places("1", 3), places("1", 2), values, (2, 3))], **entries)))
+    assert [x.layout for x in made] == [T.sparse_coo, T.sparse_coo, T.sparse_csr]
+    assert made[0].is_coalesced() and not made[1].is_coalesced()
+    assert made[0].to_dense().tolist() == made[1].to_dense().tolist() == [[0, 0, 1], [2, 0, 0]]
+    assert made[2].to_dense().tolist() == [[1, 0, 0], [0, 2, 0]]
+    for wrong in (sparse("torch.sparse_coo", places("1", 2, 2), values, (2, 2), True),
+                  sparse("torch.sparse_csr", values, values, values, (2, 3)),
+                  sparse("torch.sparse_coo", 1, 2, 3, 4), sparse("torch.strided", places("1", 2), places("1", 2), values, (2, 3)),
+                  sparse("torch.sparse_coo", places("1", 2, 2), values, (2, -3), True)):
+        with pytest.raises(FileFormatError, match="^load: expected "):
+            load(io.BytesIO(archive(wrong, **entries)))

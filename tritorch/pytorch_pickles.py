@@ -135,6 +135,23 @@ def tensor_with_dtype(memory, offset, size, stride, requires_grad, hooks, kind, 
     return tensor(memory, offset, size, stride, requires_grad, hooks, kind)
 
 
+def sparse_tensor(kind, parts):
+    """A sparse tensor of its parts, which are checked."""
+    from tritorch import sparse_compressed_tensor, sparse_coo_tensor
+
+    need(isinstance(kind, layouts) and type(parts) is tuple and len(parts) in (3, 4), "the parts of a sparse tensor", type(parts).__name__)
+    coordinates = kind.name == "sparse_coo"
+    *tensors, sizes = parts[:3] if coordinates else parts
+    need(all(isinstance(x, Tensor) for x in tensors) and type(sizes) in (tuple, Size), "the parts of a sparse tensor", parts)
+    try:
+        if coordinates:
+            made = sparse_coo_tensor(*tensors, size(tuple(sizes)), check_invariants=True)
+            return made._coalesced_(parts[3] is True) if len(parts) == 4 else made
+        return sparse_compressed_tensor(*tensors, size(tuple(sizes)), layout=kind, check_invariants=True)
+    except RuntimeError as error:
+        raise FileFormatError(f"load: expected a sparse tensor that is one, got {error}") from None
+
+
 def parameter(data, requires_grad, hooks, state=None):
     """A Parameter over a tensor of the file."""
     need(isinstance(data, Tensor), "the tensor of a parameter", type(data).__name__)
@@ -250,6 +267,7 @@ def constructors():
         "torch._utils._rebuild_tensor": Named(Tensor, tensor), "torch._utils._rebuild_tensor_v2": Named(Tensor, tensor),
         "torch._utils._rebuild_tensor_v3": Named(Tensor, tensor_with_dtype),
         "torch._utils._rebuild_meta_tensor_no_storage": Named(Tensor, tensor_on_meta),
+        "torch._utils._rebuild_sparse_tensor": Named(Tensor, sparse_tensor),
         "torch._utils._rebuild_parameter": Named(Parameter, parameter),
         "torch._utils._rebuild_parameter_with_state": Named(Parameter, parameter),
         "torch._tensor._rebuild_from_type_v2": Named(Tensor, of_type),
