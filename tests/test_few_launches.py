@@ -5,7 +5,7 @@ import pytest
 import tritorch as torch
 import tritorch.nn.functional as F
 from bench.launches import accounting
-from tritorch.ops.tally import tally
+from tritorch.ops.bincount import tally
 
 ODD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 0.5, -0.5, 1e30, -1e30, 1e-30]
 ACTIVATIONS = {

@@ -7,7 +7,7 @@ from oracle import EVERY, draw
 
 import tritorch as torch
 from tritorch.ops import segments
-from tritorch.ops.picking import table_gradient
+from tritorch.ops.embedding import table_gradient
 
 INDICES = {
     "any": lambda rng, n, rows: rng.integers(0, rows, n),

@@ -7,7 +7,7 @@ import machine_code  # noqa: E402
 from test_product_code import launched  # noqa: E402
 
 import tritorch as T  # noqa: E402
-from tritorch.ops.picking import table_gradient  # noqa: E402
+from tritorch.ops.embedding import table_gradient  # noqa: E402
 from tritorch.ops.sorting import sorted_first  # noqa: E402
 
 pytestmark = pytest.mark.records

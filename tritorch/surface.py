@@ -15,7 +15,7 @@ from tritorch import (
 from tritorch.autograd import engine
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
-from tritorch.ops import complex, copies, counting, methods, of_numbers, parts, questions, renorm  # noqa: F401 (completes operators)
+from tritorch.ops import complex, counting, frexp, methods, of_numbers, predicates, renorm, view_copy  # noqa: F401 (completes operators)
 from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor
 
@@ -29,9 +29,9 @@ METHODS = {
         storage_methods.resize_as_, tensor_methods.map2_, protocol.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
         tensor_methods.sum_to_size, tensor_methods.record_stream,
         tensor_methods.stft, tensor_methods.istft,
-        copies.narrow_copy, copies.unsafe_chunk, copies.unsafe_split, copies.unsafe_split_with_sizes, counting.nonzero_static, parts.angle,
-        parts.frexp, questions.const_data_ptr, questions.dim_order, questions.is_conj, questions.is_distributed, questions.is_neg,
-        questions.is_same_size, questions.is_set_to,
+        view_copy.narrow_copy, view_copy.unsafe_chunk, view_copy.unsafe_split, view_copy.unsafe_split_with_sizes,
+        counting.nonzero_static, frexp.angle, frexp.frexp, predicates.const_data_ptr, predicates.dim_order, predicates.is_conj,
+        predicates.is_distributed, predicates.is_neg, predicates.is_same_size, predicates.is_set_to,
         renorm.renorm, renorm.renorm_)},
     "_execution_engine": engine, **sparse_methods.METHODS,
 }
@@ -74,12 +74,12 @@ HOMES = {
     "ops.moving_range": "fused_moving_avg_obs_fake_quant",
     "ops.pooling_places": "max_pool1d_with_indices",
     "ops.volumes": "max_pool3d",
-    "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
-            split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
+    "ops.view_copy": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy
+            slice_copy split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
             unsafe_split_with_sizes unsqueeze_copy view_as_complex_copy view_as_real_copy view_copy""",
     "ops.counting": "histogramdd nonzero_static range",
-    "ops.parts": "angle frexp",
-    "ops.questions": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
+    "ops.frexp": "angle frexp",
+    "ops.predicates": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
     "ops.differences": "gradient",
     "ops.renorm": "renorm",
     "ops.stft": "istft stft",

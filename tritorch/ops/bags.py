@@ -8,10 +8,10 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, explained
 from tritorch.ops import create, view
+from tritorch.ops.embedding import rarity, renormalize_rows
 from tritorch.ops.faults import fault_word
 from tritorch.ops.indexing import add_slices, check_index, finish, in_order, linear_places
 from tritorch.ops.normalize import contiguous
-from tritorch.ops.picking import rarity, renormalize_rows
 from tritorch.ops.segments import join_rows
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import Tensor

@@ -7,7 +7,7 @@ from tritorch.device import as_device
 from tritorch.dtype import types
 from tritorch.errors import check, explained, sentence, whole_numbers
 from tritorch.layout import only_strided
-from tritorch.ops import compare, copy, create, spaces
+from tritorch.ops import compare, copy, create, linspace
 from tritorch.ops.shaping import stack
 from tritorch.ops.sorting import searchsorted
 from tritorch.shape import prod
@@ -97,7 +97,7 @@ def _edges(name, points, bins, span, D):
         low, high = span[2 * d:2 * d + 2] if span is not None else (x.min().item(), x.max().item()) if x.numel() else (0.0, 1.0)
         check(math.isfinite(low) and math.isfinite(high) and low <= high, name, "a finite range that does not fall", (low, high))
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-        found.append(spaces.linspace(low, high, count + 1, dtype=points.dtype, device=points.device))
+        found.append(linspace.linspace(low, high, count + 1, dtype=points.dtype, device=points.device))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `eye` and their like; see also `spaces`."""
+"""Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `eye` and their like; see also `linspace`."""
 import math
 
 import numpy as np

@@ -15,7 +15,6 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.blends import addcmul_value
 from tritorch.ops.composite import result_dtype
 from tritorch.ops.cross_entropy import (
     CLASSES,
@@ -28,6 +27,7 @@ from tritorch.ops.cross_entropy import (
 )
 from tritorch.ops.faults import fault_word
 from tritorch.ops.gemm import gemm
+from tritorch.ops.lerp import addcmul_value
 from tritorch.ops.loss import cross_entropy, reduced
 from tritorch.ops.matmul import linear
 from tritorch.ops.monoids import Monoid, reduce_rows

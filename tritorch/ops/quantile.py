@@ -5,9 +5,9 @@ from collections import namedtuple
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
-from tritorch.ops.blends import lerp
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.extremes import lowest
+from tritorch.ops.lerp import lerp
 from tritorch.ops.medians import middle, middle_of_all
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import sort

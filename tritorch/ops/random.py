@@ -13,6 +13,7 @@ from tritorch.dtype import bool as bool_
 from tritorch.errors import check, no_sizes, sentence, whole_numbers
 from tritorch.layout import only_strided
 from tritorch.ops.binomial import binomial  # noqa: F401
+from tritorch.ops.bounds import HUGE, TINY, within
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.copy import deliver, like_strides
@@ -29,7 +30,6 @@ from tritorch.ops.draws import (
 )
 from tritorch.ops.poisson import random_poisson
 from tritorch.ops.sorting import searchsorted
-from tritorch.ops.within import HUGE, TINY, within
 from tritorch.shape import broadcast_shapes, contiguous_strides, numel
 from tritorch.storage import Spread
 from tritorch.tensor import Tensor, empty, empty_like

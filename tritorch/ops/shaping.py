@@ -8,8 +8,8 @@ from tritorch.dtype import types
 from tritorch.errors import check, sentence, whole_numbers
 from tritorch.memory_format import dense_strides
 from tritorch.ops import copy, create, slicing, view
+from tritorch.ops.cat import concatenated
 from tritorch.ops.copy import transfer
-from tritorch.ops.joining import concatenated
 from tritorch.ops.padding import roll_images
 from tritorch.pairs import OWN, Parts
 from tritorch.shape import Size, own_dim, wrap_dim, wrap_dims

@@ -8,7 +8,8 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check, real_numbers, tensors
-from tritorch.ops import compare, copy, create, slicing, spaces, view
+from tritorch.ops import compare, copy, create, linspace, slicing, view
+from tritorch.ops.bincount import tally
 from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.indexing import finish, gather, in_order, index_select
@@ -16,7 +17,6 @@ from tritorch.ops.ordering import longest
 from tritorch.ops.ordering_cpu import order_of, place_of
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
-from tritorch.ops.tally import tally
 from tritorch.pairs import refuse
 from tritorch.shape import cdiv, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
@@ -375,7 +375,7 @@ def histogram(input, bins, *, range=None, weight=None, density=False, out=None):
         check(bins > 0, "histogram", "at least 1 bin", bins)
         low, high = range or ((flat.min().item(), flat.max().item()) if flat.numel() else (0.0, 1.0))
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-        bins = spaces.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
+        bins = linspace.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
     else:
         bins = bins.clone()                                              # given back, as tensors of the caller's own
     check(len(bins.shape) == 1 and bins.numel() > 1 and bins.dtype is input.dtype, "histogram", f"a vector of edges in {input.dtype}", bins)

@@ -3,7 +3,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create
 from tritorch.ops.bags import bag_dots, bag_sums
-from tritorch.ops.picking import table_rows
+from tritorch.ops.embedding import table_rows
 from tritorch.ops.shaping import stack
 from tritorch.sparse.coo import made_of
 from tritorch.sparse.graph import plain, recorded

@@ -62,9 +62,10 @@ from tritorch.ops.convolution import conv1d, conv2d, conv_transpose1d, conv_tran
 from tritorch.ops.convolution_volumes import conv3d, conv_tbc, conv_transpose3d
 from tritorch.ops.ctc import ctc_loss
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu, rrelu_
+from tritorch.ops.embedding import embedding
 from tritorch.ops.feed_forward import feed_forward
 from tritorch.ops.fractional_pooling import fractional_max_pool2d, fractional_max_pool3d
-from tritorch.ops.gates import glu
+from tritorch.ops.glu import glu
 from tritorch.ops.grouped import grouped_mm
 from tritorch.ops.groupnorm import group_norm
 from tritorch.ops.linear_cross_entropy import linear_cross_entropy
@@ -83,7 +84,7 @@ from tritorch.ops.loss import (
 from tritorch.ops.matmul import bilinear, linear
 from tritorch.ops.normalize import layer_norm, rms_norm
 from tritorch.ops.padding import pad
-from tritorch.ops.picking import embedding, one_hot
+from tritorch.ops.picking import one_hot
 from tritorch.ops.pointwise import sigmoid
 from tritorch.ops.pooling import (
     adaptive_avg_pool1d,

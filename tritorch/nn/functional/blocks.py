@@ -6,11 +6,11 @@ from tritorch.errors import check, explained, whole_numbers
 from tritorch.memory_format import suggested
 from tritorch.nn.sizes import sizes
 from tritorch.ops.avg_pooling import by_dims
-from tritorch.ops.blocks import fold_images, unfold_images
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from tritorch.ops.resize import resize
+from tritorch.ops.unfold import fold_images, unfold_images
 from tritorch.ops.volumes import adaptive_avg_pool3d
 
 

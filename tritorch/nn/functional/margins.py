@@ -6,11 +6,11 @@ from tritorch.dtype import types
 from tritorch.errors import check, explained, switches
 from tritorch.nn.functional.distance import pairwise_distance
 from tritorch.ops.activation import logsigmoid, softplus
+from tritorch.ops.bounds import within
 from tritorch.ops.compare import where
 from tritorch.ops.composite import composite
 from tritorch.ops.loss import legacy_reduction, reduced
 from tritorch.ops.pointwise import minimum
-from tritorch.ops.within import within
 from tritorch.tensor import Tensor
 
 

@@ -1,16 +1,18 @@
-"""How many elements fall into each bin: what `bincount` and `histc` count with."""
+"""How many elements fall into each bin: `bincount`, and the operator that it and `histc` count with."""
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops import create
 from tritorch.ops.monoids import Monoid, reduce_rows
+from tritorch.ops.shaping import stack
 from tritorch.ops.slicing import narrow
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
-K = kernels("tally")
+K = kernels("bincount")
 FEW = 1024                                                               # bins that a program counts apart
 
 
@@ -70,3 +72,16 @@ def tally_workloads(make):
     x = make(1 << 24, grad=False)
     yield "16M fp32 in 100 bins", lambda: (x, 100, -1.0, 1.0, True), x.nbytes, 0
     yield "16M int64 in 4096 bins", lambda: (make(1 << 24, integer=True, low=0, high=4096), 4096, 0.0, 0.0, False), 2 * x.nbytes, 0
+
+
+def bincount(input, weights=None, minlength=0):
+    """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
+    check(len(input.shape) == 1 and not input.dtype.is_floating_point, "bincount", "a vector of integers", input.dtype, input.shape)
+    check(minlength >= 0, "bincount", "a minlength of at least 0", minlength)
+    least, most = stack(list(input.aminmax())).tolist() if input.numel() else (0, -1)
+    check(least >= 0, "bincount", "integers that are not negative", least)
+    size = max(int(most) + 1, minlength)
+    if weights is None:
+        return tally(input, size, 0.0, 0.0, False)
+    kind = types.float64 if weights.dtype is not types.float32 else types.float32
+    return create.zeros(size, dtype=kind, device=input.device).index_add(0, input.to(types.int64), weights.to(kind))

@@ -9,7 +9,7 @@ from tritorch.ops.avg_pooling import launch_places
 from tritorch.ops.indexing import finish, in_order
 from tritorch.pairs import Parts
 
-K = kernels("blocks")
+K = kernels("unfold")
 UNROLLED = 16                                                                # taps of the largest kernel whose loop is unrolled
 
 
@@ -25,7 +25,7 @@ def unfold_images(input, kernel, dilation, padding, stride):
 
         out[n, c · taps + r · k_w + s, p · Q + q] = input[n, c, p · stride - padding + r · dilation, …]
 
-    >>> import tritorch as torch; from tritorch.ops.blocks import unfold_images
+    >>> import tritorch as torch; from tritorch.ops.unfold import unfold_images
     >>> unfold_images(torch.arange(3.0).view(1, 1, 1, 3), (1, 2), (1, 1), (0, 0), (1, 1)).tolist()
     [[[0.0, 1.0], [1.0, 2.0]]]
     """
@@ -71,7 +71,7 @@ def unfold_images_cuda(out, input, kernel, dilation, padding, stride):
 def fold_images(input, size, kernel, dilation, padding, stride):
     """Columns (N, C · taps, blocks) added up to images (N, C, *size): the transpose of `unfold_images`.
 
-    >>> import tritorch as torch; from tritorch.ops.blocks import fold_images
+    >>> import tritorch as torch; from tritorch.ops.unfold import fold_images
     >>> fold_images(torch.ones(1, 2, 2), (1, 3), (1, 2), (1, 1), (0, 0), (1, 1)).tolist()
     [[[[1.0, 2.0, 1.0]]]]
     """
