@@ -25,7 +25,7 @@ def found(name, capsys):
 
 @pytest.mark.parametrize("name, card, kernels", [
     ("softmax", "ops/softmax.py", {"softmax"}), ("fmax", "ops/pointwise.py", {"scalar"}), ("conv2d", "ops/convolution.py", {"convolution"}),
-    ("embedding", "ops/embedding.py", {"indexing"}), ("vsplit", "ops/slicing.py", set()), ("concatenate", "ops/shaping.py", {"shaping"}),
+    ("embedding", "ops/embedding.py", set()), ("vsplit", "ops/slicing.py", set()), ("concatenate", "ops/shaping.py", {"shaping"}),
     ("stack", "ops/shaping.py", {"shaping"}), ("Linear", "nn/linear.py", set()), ("AdamW", "optim/adam.py", set())])
 def test_card_and_kernels(name, card, kernels, capsys):
     paths = {path for path, _ in found(name, capsys)}
