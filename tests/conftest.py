@@ -80,12 +80,21 @@ def pytest_runtest_setup(item):
 def pytest_runtest_teardown(item):
     """A switch that stays on turns later tests into others, or into skipped ones, and nobody hears of it."""
     yield
+    forget_dtensors()
     (before, torch), (after, torch_now) = item.stash[SURROUNDINGS], surroundings()
     changed = sorted(key for key in before | after if before.get(key) != after.get(key))
     for key in changed:
         os.environ.update({key: before[key]}) if key in before else os.environ.pop(key)
     if changed or torch not in (None, torch_now):
         pytest.fail(f"expected the environment and PyTorch as before the test, found others: {changed or torch_now}")
+
+
+def forget_dtensors():
+    """Once there was one, all operators are seen by an interpreter: a later test may look at what there is without it."""
+    storage, modes = sys.modules.get("tritorch.storage"), sys.modules.get("tritorch.autograd.modes")
+    if storage is not None and storage.Spread.kind is not None:
+        storage.Spread.kind = modes.State.interpreter = None
+        modes.state.__dict__.pop("interpreter", None)
 
 
 class Guard:

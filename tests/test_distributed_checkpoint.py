@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 from fsdp_models import Language, adamw, by_blocks, filled, full, once
-from worlds import world
+from worlds import no_gpu, world  # noqa: F401
 
 import tritorch as torch
 import tritorch.distributed.checkpoint as dcp
@@ -26,6 +26,8 @@ from tritorch.nn.parallel import DistributedDataParallel
 
 VALUES = {"step": 7, "lr": 1e-3, "none": None, "name": "täst", "betas": (0.9, 0.95), "list": [1, 2], "bad": float("inf"),
           "dtype": torch.bfloat16, "array": np.arange(3), "empty": {}, "flags": [True, {"deep": b"\x00\xff"}]}
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 class Counter:

@@ -5,13 +5,15 @@ import pickle
 import random
 
 import pytest
-from worlds import world
+from worlds import no_gpu, world  # noqa: F401
 
 import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
 from tritorch.dispatch import registry
 from tritorch.testing.samples import each_tensor, results, samples_of, tensors_in
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 def refusal(call, kind=RuntimeError):

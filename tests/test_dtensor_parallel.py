@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from worlds import world
+from worlds import no_gpu, world  # noqa: F401
 
 import tritorch as torch
 from tritorch import distributed as dist
@@ -12,6 +12,8 @@ from tritorch import nn
 from tritorch.nn import functional as F
 
 ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 def transformer(rank, size, train_tp):

@@ -7,7 +7,7 @@ import fsdp_models as models
 import numpy as np
 import pytest
 from fsdp_models import Block, Few, Inside, Language, Wrapped, batch, by_blocks, full, loss_of, once, sgd, train, twice, whole
-from worlds import world
+from worlds import no_gpu, world  # noqa: F401
 
 import tritorch as torch
 from tritorch import distributed as dist
@@ -15,6 +15,8 @@ from tritorch import nn
 from tritorch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from tritorch.distributed.tensor import Shard
 from tritorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 # ------------------------------------------------------------------ ways of training

@@ -5,7 +5,7 @@ import fsdp_models as models
 import numpy as np
 import pytest
 from fsdp_models import Block, Language, by_blocks, full, once
-from worlds import world
+from worlds import no_gpu, world  # noqa: F401
 
 import tritorch as torch
 from tritorch import distributed as dist
@@ -19,6 +19,8 @@ from tritorch.distributed.fsdp import (
     share_comm_ctx,
 )
 from tritorch.distributed.tensor import DTensor, Shard
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 def gradients(model):

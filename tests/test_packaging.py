@@ -19,11 +19,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def test_versions_agree():
-    assert tritorch.__version__ == PROJECT["project"]["version"]
+    assert tritorch.version.tritorch == PROJECT["project"]["version"]
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(r"^## (\S+?),? ", changelog, re.M).group(1).strip(",") == tritorch.__version__
+    assert re.search(r"^## (\S+?),? ", changelog, re.M).group(1).strip(",") == tritorch.version.tritorch
     try:
-        assert metadata.version("tritorch") == tritorch.__version__
+        assert metadata.version("tritorch") == tritorch.version.tritorch
     except metadata.PackageNotFoundError:
         pytest.skip("runs from the source tree: not installed")
 

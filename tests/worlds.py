@@ -8,10 +8,20 @@ import time
 import traceback
 from datetime import timedelta
 
+import pytest
+
 from tritorch import distributed as dist
+from tritorch.cuda import driver
 from tritorch.distributed.gloo import group as _  # noqa: F401 once, before the forks
 
 PATIENCE = timedelta(seconds=20)
+
+
+@pytest.fixture
+def no_gpu():
+    """Whatever an earlier test has chosen: these worlds are on the CPU, unless they say otherwise."""
+    with driver.using(None):
+        yield
 
 
 def free_port():

@@ -120,9 +120,12 @@ def refused_size(error, shape, dtype):
 
 def answered(error):
     """What a function returns whose body had this error: see `refuse_misuse`, which has nothing to say to most. They are raised again."""
-    if answer := refuse_misuse(error, frame=sys._getframe(1)):
-        return answer[0]
-    raise error
+    try:
+        if answer := refuse_misuse(error, frame=sys._getframe(1)):
+            return answer[0]
+        raise error
+    finally:
+        del error                                                        # its traceback holds this frame, and the memory of all others
 
 
 def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
@@ -130,7 +133,7 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
     function of ours that the user called, or of one that was called on the way to the error, such as `fn`, under the name `op`. Errors that
     we or others raise on purpose are left to the caller, as they are. Where the call shall return something after all it is (that,): what
     an argument with a `__torch_function__` answers, or NotImplemented if `x + other` shall be left to the other operand."""
-    for answer in answers:
+    for answer in answers if not isinstance(error, OutOfMemoryError) else ():            # to look at frames keeps what they hold
         if (found := answer(frame or sys._getframe(1))) is not None:
             return found
     if op in REFLECTED and _left_to_other(error, REFLECTED[op], args):
@@ -251,18 +254,30 @@ def _calls(frames, op, fn, args, kwargs):
         yield name, signature, {key: v for key, v in values.items() if key != "self"}
 
 
+def variables(frame):
+    """What the variables of a frame are. Before Python 3.13 a frame keeps what was asked for: the error, and by that itself, for ever."""
+    found = frame.f_locals
+    values = dict(found)
+    if type(found) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:               # a function's: no module's own names
+        found.clear()
+    return values
+
+
 def _called(frame):
     """The name and the function that a frame runs, and what its parameters are bound to; of a layer's methods, its constructor and what
     the layer keeps of the arguments."""
-    name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+    name, kept = frame.f_code.co_name, variables(frame)
+    owner = kept.get("self")
+    if frame.f_globals.get("__name__") == "tritorch.dispatch" or hasattr(type(owner), "proceed"):      # an interpreter hands the call on
+        return name, None, None
     if owner is None:
-        found, kept = frame.f_globals.get(name), frame.f_locals
+        found = frame.f_globals.get(name)
     elif name != "__init__" and "_parameters" in getattr(owner, "__dict__", ()):
         name, found, kept = type(owner).__name__, type(owner).__init__, {k: v for k, v in vars(owner).items() if not callable(v)}
         kept = {k: v for k, v in kept.items() if v is not None and not hasattr(v, "storage")}
         return name, inspect.unwrap(found), lambda s: {k: kept[k] for k in s.parameters if k in kept}
     else:
-        found, kept, name = getattr(type(owner), name, None), frame.f_locals, type(owner).__name__
+        found, name = getattr(type(owner), name, None), type(owner).__name__
     found = inspect.unwrap(found) if callable(found) else None
     if getattr(found, "__code__", None) is not frame.f_code or name.endswith(("_cuda", "_grad")):
         found = None

@@ -17,7 +17,7 @@ from tritorch.cuda.watching import host_work
 from tritorch.device import device
 from tritorch.dispatch import registry
 from tritorch.dtype import dtype
-from tritorch.errors import REFLECTED, knows, passed
+from tritorch.errors import REFLECTED, knows, passed, variables
 from tritorch.nn import parameter
 from tritorch.protocol import has_own, state
 from tritorch.shape import Size
@@ -281,7 +281,7 @@ def call_of(frame):
         outer = outer.f_back
     if found is None:
         return None
-    values = found.f_locals
+    values = variables(found)
     for f, original in originals[found.f_code]:
         if f in public and all(cell.cell_contents is values.get(name) for name, cell in zip(found.f_code.co_freevars, f.__closure__ or ())):
             args, kwargs = _given(f, original, values)

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from tritorch.autograd import places
-from tritorch.errors import NoTensor, answers, check, sentence
+from tritorch.errors import NoTensor, answers, check, sentence, variables
 from tritorch.ops import view
 from tritorch.tensor import Tensor, alias
 
@@ -188,7 +188,7 @@ def answer(frame):
     """Of a call that failed in this frame before the functions were armed: (what a foreign object among its arguments answers,), or None
     where there is none. The functions are armed, and the call of the function that runs in the frame is made anew, if the user made it."""
     global failed
-    if armed and not failed or state.off or not any(has_own(type(v)) for v in _flat(frame.f_locals.values(), 3)):
+    if armed and not failed or state.off or not any(has_own(type(v)) for v in _flat(variables(frame).values(), 3)):
         return None
     failed = True                                                        # the error comes through more functions, up to the user's call
     arm()

@@ -7,13 +7,16 @@ wait for all others, so that `.grad` can be read at once.
 from tritorch.cuda.allocator import Owner, record_stream, record_use
 from tritorch.cuda.device import current_device, set_device
 from tritorch.cuda.stream import OnlyStream, chosen, current_handle, current_stream, default_stream, set_stream
+from tritorch.layout import strided
+from tritorch.tensor import Tensor
 
 
 def note(node):
     """What a new node has to remember where this thread has chosen streams: which, and that they will read its saved tensors."""
     node.streams = chosen()
     for value in node.saved:
-        first = value[:1] if type(value) is tuple else [p.storage for p in getattr(value, "parts", ())]     # of a sparse tensor all parts
+        sparse = isinstance(value, Tensor) and value.layout is not strided
+        first = [part.storage for part in value.parts] if sparse else value[:1] if type(value) is tuple else ()
         for storage in first:
             if isinstance(getattr(storage, "owner", None), Owner):
                 index = storage.device.index

@@ -28,8 +28,7 @@ from tritorch.ops.create import full
 from tritorch.optim.optimizer import register_optimizer_step_pre_hook
 from tritorch.tensor import Leaf, Tensor
 
-PASSAGES = "tritorch.compiler", "tritorch.dispatch", "tritorch.cuda.watching", "tritorch.overridable"   # their functions do not say
-                                                                                                       # what was called
+PASSAGES = "tritorch.compiler", "tritorch.dispatch", "tritorch.cuda.watching", "tritorch.overridable"     # which do not say what was called
 HOST = "random numbers that Python or numpy draws on the host"
 CONSTANTS = frozenset([int, float, bool, str, bytes, type(None), dtype, device])
 

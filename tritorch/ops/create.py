@@ -264,6 +264,7 @@ def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_g
     tensor([[1., 0.],
             [0., 1.]])
     """
+    only_strided("eye", layout)
     made = zeros(n, n if m is None else m, dtype=dtype, layout=layout, device=device)
     copy.fill_(made.diagonal(), 1)
     return _into(out, made, requires_grad)

@@ -223,7 +223,14 @@ def index_add_cpu(out, input, dim, index, source, alpha):
     check_range("index_add", index, input.shape[dim] if input.shape else 1)
     wide = np.float32 if input.dtype.itemsize < 4 and input.dtype.kind not in "iub" else input.dtype
     made = np.array(input, wide, ndmin=1)
-    add_slices(made, dim, index.reshape(-1), np.asarray(source, wide).reshape(source.shape or (1,)), alpha)
+    index, source = index.reshape(-1), np.asarray(source, wide).reshape(source.shape or (1,))
+    if made.ndim > 1:                                                    # slices of one place are added up first, as on a GPU
+        places, which = np.unique(index, return_inverse=True)
+        if places.size < index.size:
+            sums = np.zeros([places.size if d == dim % made.ndim else n for d, n in enumerate(made.shape)], wide)
+            add_slices(sums, dim, which, source, alpha)
+            index, source, alpha = places, sums, 1
+    add_slices(made, dim, index, source, alpha)
     np.copyto(out, made.reshape(input.shape), casting="unsafe")
 
 

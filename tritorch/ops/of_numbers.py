@@ -5,7 +5,7 @@
 """
 import numbers
 
-from tritorch.errors import answers
+from tritorch.errors import answers, variables
 from tritorch.ops import pointwise
 from tritorch.ops.create import tensor
 
@@ -14,7 +14,7 @@ OPERATORS = pointwise.add, pointwise.sub, pointwise.mul, pointwise.floor_divide
 
 def answer(frame):
     """Of a call that failed because neither operand is a tensor: (what it returns after all,). So no other call has to look for it."""
-    values = frame.f_locals
+    values = variables(frame)
     door, args, out = values.get("door"), values.get("args", ()), values.get("out")
     if door not in OPERATORS or len(args) < 2 or not all(isinstance(v, numbers.Number) for v in args[:2]):
         return None

@@ -47,7 +47,7 @@ def sign(x):
 
 def power(x, y):
     """x to the power of y. Below zero np.power takes sixty times as long, so that whole powers are those of |x| with a sign."""
-    if isinstance(y, np.ndarray) and y.ndim or x.dtype.kind != "f" or y % 1:
+    if np.ndim(y) or not np.ndim(x) or x.dtype.kind != "f" or y % 1:
         return np.power(x, y)
     if y == 3:
         return x * x * x

@@ -218,7 +218,9 @@ def made(local, mesh, placements, shape, strides=None):
 def of_spec(local, spec):
     """The same, of which all is known."""
     if Spread.kind is None:
-        from tritorch.distributed.tensor import resident  # noqa: F401
+        from tritorch.distributed.tensor import resident
+
+        resident.begin()
     out, meta = _new(DTensor), spec.tensor_meta
     out.shape, out.strides, out.dtype = meta
     out.storage = spread(local, spec, layout(meta[0])[2] * meta[2].itemsize)

@@ -42,6 +42,8 @@ def settle(interpreter):
         setattr(holder, name, interpreter)
 
 
-Spread.kind, Spread.gradient, Spread.like = map(staticmethod, (dtensor.standing_for, dtensor.gradient_of, dtensor.like))
-Spread.whole, Spread.on_whole, Spread.rows_first = map(staticmethod, (dtensor.whole_gradient, dtensor.on_whole, dtensor.rows_first))
-settle(Resident())
+def begin():
+    """From now on there are DTensors."""
+    Spread.kind, Spread.gradient, Spread.like = map(staticmethod, (dtensor.standing_for, dtensor.gradient_of, dtensor.like))
+    Spread.whole, Spread.on_whole, Spread.rows_first = map(staticmethod, (dtensor.whole_gradient, dtensor.on_whole, dtensor.rows_first))
+    settle(Resident())
