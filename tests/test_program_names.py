@@ -43,7 +43,7 @@ def test_layouts():
         else:
             assert made.layout is torch.sparse_coo and made.shape == make(None).shape and not made.to_dense().any()
             sparse += 1
-    assert sparse == 4                                                   # zeros, empty, zeros_like, empty_like
+    assert sparse == 5                                                   # zeros, empty, zeros_like, empty_like, new_empty
 
 
 def test_rows_of_tensors():
