@@ -180,7 +180,8 @@ def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requir
     >>> torch.full_like(torch.ones(2), 7.0)
     tensor([7., 7.])
     """
-    only_strided("full_like", layout)
+    if fill_value.__class__ is not int or fill_value:                    # zeros have all layouts
+        only_strided("full_like", layout)
     try:
         made = copy.fill_(empty_like(input, dtype=dtype, layout=layout, device=device, memory_format=memory_format), fill_value)
         return _finish(made, requires_grad, pin_memory)
