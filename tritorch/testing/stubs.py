@@ -21,7 +21,8 @@ import builtins
 from typing import Any
 '''
 PLAIN = (bool, int, float, str)
-OF_EVERY_CLASS = set("__module__ __doc__ __slots__ __dict__ __weakref__ __qualname__ __firstlineno__ __static_attributes__".split())
+OF_EVERY_CLASS = set("""__module__ __doc__ __slots__ __dict__ __weakref__ __qualname__ __firstlineno__ __static_attributes__ __annotations__
+    __annotations_cache__""".split())
 
 
 def parameters(function):
