@@ -1237,7 +1237,7 @@ def get_deterministic_debug_mode() -> Any:
     """The number of the mode that `set_deterministic_debug_mode` describes."""
     ...
 def get_device(input) -> Any:
-    """Index of the CUDA device, -1 on the CPU."""
+    """Index of the CUDA device, -1 on the CPU and on meta."""
     ...
 def get_device_module(device=...) -> Any:
     """The package for a kind of device, `tritorch.cuda` or `tritorch.cpu`; without an argument that of the accelerator, if there is one."""
@@ -1402,7 +1402,7 @@ def is_deterministic_algorithms_warn_only_enabled() -> Any:
     """Whether `use_deterministic_algorithms` was told that a warning would do."""
     ...
 def is_distributed(input) -> Any:
-    """Always False: a tensor is on one device."""
+    """Always False, of DTensors too, as in PyTorch: those are told by their class."""
     ...
 def is_floating_point(input) -> Any:
     """Whether the dtype is a floating one."""

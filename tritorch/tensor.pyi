@@ -1152,7 +1152,7 @@ class Tensor:
     is_cpu: Any
     is_cuda: Any
     def is_distributed(input) -> Any:
-        """Always False: a tensor is on one device."""
+        """Always False, of DTensors too, as in PyTorch: those are told by their class."""
         ...
     def is_floating_point(self) -> Any:
         """Whether the dtype is a floating one."""

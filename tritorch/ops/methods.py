@@ -325,7 +325,7 @@ def attach():
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
     Tensor.mT = property(view.matrices_transposed, doc="The last two dims exchanged.")
     Tensor.retains_grad = property(engine.retains_grad)
-    surface["spmm"] = surface["mm"]                                      # there are no sparse matrices
+    surface["spmm"] = surface["mm"]                                      # which takes sparse matrices as well
     surface.update(empty_strided=create.strided_empty, put=put.put_elements)
     surface.update(detach=Tensor.detach, detach_=Tensor.detach_)
 

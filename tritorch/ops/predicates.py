@@ -58,14 +58,14 @@ def is_inference(input):
 
 @explained
 def is_distributed(input):
-    """Always False: a tensor is on one device."""
+    """Always False, of DTensors too, as in PyTorch: those are told by their class."""
     tensors("is_distributed", input=input)
     return False
 
 
 @explained
 def get_device(input):
-    """Index of the CUDA device, -1 on the CPU."""
+    """Index of the CUDA device, -1 on the CPU and on meta."""
     tensors("get_device", input=input)
     return input.get_device()
 

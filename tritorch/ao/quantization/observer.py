@@ -143,7 +143,23 @@ class UniformQuantizationObserverBase(ObserverBase):
         raise NotImplementedError(f"{type(self).__name__}: expected an observer that can forget, got one that cannot")
 
 
-class MinMaxObserver(UniformQuantizationObserverBase):
+class RangeObserver(UniformQuantizationObserverBase):
+    """What observers have in common that keep the smallest and the largest numbers, of a tensor or of each channel."""
+
+    def see(self, low, high):
+        """Take in what numbers of a tensor, or of each of its channels, are the smallest and the largest."""
+        self.min_val.copy_(minimum(low, self.min_val))
+        self.max_val.copy_(maximum(high, self.max_val))
+
+    def calculate_qparams(self):
+        """(scale, zero point) for what has been seen."""
+        return self._calculate_qparams(self.min_val, self.max_val)
+
+    def extra_repr(self):
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class MinMaxObserver(RangeObserver):
     """The smallest and the largest number that has been seen, of schemes with one scale for a tensor.
 
     scale = (max - min) / (quant_max - quant_min), zero_point = quant_min - round(min / scale) for a range widened to 0; of symmetric
@@ -177,18 +193,6 @@ class MinMaxObserver(UniformQuantizationObserverBase):
             self.see(low, high)
         return x_orig
 
-    def see(self, low, high):
-        """Take the range of a tensor in."""
-        self.min_val.copy_(minimum(low, self.min_val))
-        self.max_val.copy_(maximum(high, self.max_val))
-
-    def calculate_qparams(self):
-        """(scale, zero point) for what has been seen."""
-        return self._calculate_qparams(self.min_val, self.max_val)
-
-    def extra_repr(self):
-        return f"min_val={self.min_val}, max_val={self.max_val}"
-
     def reset_min_max_vals(self):
         """Forget what was seen."""
         self.min_val.fill_(float("inf"))
@@ -218,7 +222,7 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
         self.max_val.copy_(averaged(self.max_val, high, self.averaging_constant, nothing))
 
 
-class PerChannelMinMaxObserver(UniformQuantizationObserverBase):
+class PerChannelMinMaxObserver(RangeObserver):
     """`MinMaxObserver` for each place along `ch_axis`."""
 
     def __init__(self, ch_axis=0, dtype=types.quint8, qscheme=per_channel_affine, reduce_range=False, quant_min=None, quant_max=None,
@@ -244,18 +248,6 @@ class PerChannelMinMaxObserver(UniformQuantizationObserverBase):
             else:
                 self.see(low, high)
         return x_orig
-
-    def see(self, low, high):
-        """Take the ranges of a tensor in."""
-        self.min_val.copy_(minimum(low, self.min_val))
-        self.max_val.copy_(maximum(high, self.max_val))
-
-    def calculate_qparams(self):
-        """(scale, zero point) of each channel for what has been seen."""
-        return self._calculate_qparams(self.min_val, self.max_val)
-
-    def extra_repr(self):
-        return f"min_val={self.min_val}, max_val={self.max_val}"
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
         """What has been seen may be of any number of channels."""
