@@ -130,6 +130,6 @@ __all__ = [
 
 def __getattr__(name):
     """What is built on collectives and on modules or optimizers loads when it is first asked for."""
-    if name in ("algorithms", "checkpoint", "fsdp", "optim", "tensor"):
+    if name in ("algorithms", "checkpoint", "fsdp", "optim", "pipelining", "tensor"):
         return importlib.import_module("tritorch.distributed." + name)
     raise AttributeError(f"module 'tritorch.distributed' has no attribute {name!r}")

@@ -210,6 +210,8 @@ class State:
                     for group in state.groups:
                         group.end()
 
+    reduce_now = _over                                                   # of gradients that have added up in several passes, after these
+
     def start_anew(self):
         """Forget an iteration that has failed."""
         check(self.is_root is not False, "reset_iter_state", "the root of what fully_shard was applied to", "a module below it")

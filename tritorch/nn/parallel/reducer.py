@@ -185,6 +185,13 @@ class Reducer:
             return                                                       # another pass brings the rest
         self.finish()
 
+    def reduce_now(self):
+        """Gradients that have added up without travelling do so now, outside of a backward pass: those of a pipeline's microbatches."""
+        self.prepare()
+        for k in range(len(self.ready)):
+            self.mark(k)
+        self.finish()
+
     def finish(self):
         """Wait for all buckets, and put the averages in their places."""
         with no_grad():
