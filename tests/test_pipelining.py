@@ -1,6 +1,11 @@
 """Pipelines between real processes: the stages of a model, in all schedules, train as the whole of it does in one process."""
 import csv
+import importlib
+import os
+from datetime import timedelta
+from pathlib import Path
 
+import fake_nccl
 import numpy as np
 import pytest
 from worlds import no_gpu, world  # noqa: F401
@@ -159,6 +164,54 @@ def test_replicas_and_shards_of_stages(tmp_path):
                         np.testing.assert_allclose(g, right, rtol=1e-12, atol=1e-12)
 
 
+# ------------------------------------------------------------------ on the simulated GPU, whose streams run in any order
+def on_gpus(rank, size):
+    fake_nccl.install()
+    out = []
+    for seed, (name, per_rank) in enumerate((("1F1B", 1), ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2))):
+        with torch.cuda.simulate(seed=size * seed + rank):
+            group = dist.init_device_mesh("cuda", (2,), backend_override={0: "cpu:gloo,cuda:nccl"}).get_group()
+            kind, count = get_schedule_class(name), size * per_rank
+            layers = [nn.Sequential(part.norm, part.layers).float().cuda() for part in parts(count)]
+            mine = [PipelineStage(layers[k], k, count, "cuda", group=group) for k in range(count) if kind.home(k, size) == rank]
+            schedule = kind(mine if per_rank > 1 else mine[0], 4, loss_fn=nn.functional.mse_loss)
+            x, target = [part.float().cuda() for part in batch(0, 8)]
+            for _ in range(2):
+                schedule.step(*[x] if mine[0].is_first else [], target=target if any(stage.is_last for stage in mine) else None)
+            out.append({stage.stage_index: [p.grad.cpu().numpy() for p in stage.submod.parameters()] for stage in mine})
+            del schedule, mine, layers
+    return out
+
+
+@pytest.mark.skipif("TRITORCH_PTX" in os.environ, reason="the GPU made of PTX is a part of its process")
+def test_stages_on_gpus(tmp_path):
+    ranks = world(on_gpus, 2, tmp_path)
+    for k, count in enumerate((2, 4, 4)):
+        layers = [nn.Sequential(part.norm, part.layers).float() for part in parts(count)]
+        x, target = [part.float() for part in batch(0, 8)]
+        for piece, wanted in [*zip(x.split(2), target.split(2))] * 2:
+            (nn.functional.mse_loss(nn.Sequential(*layers)(piece), wanted) / 4).backward()
+        found = {stage: grads for rank in ranks for stage, grads in rank[k].items()}
+        for stage, layer in enumerate(layers):
+            for g, p in zip(found[stage], layer.parameters(), strict=True):
+                np.testing.assert_allclose(g, p.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------ the tutorial
+def tutorial(rank, size, train_pipeline):
+    return train_pipeline.train(2, "DualPipeV", rank, size, show=rank == 0)
+
+
+def test_the_tutorial(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "tutorials")
+    train_pipeline = importlib.import_module("train_pipeline")
+    first, second = world(tutorial, 2, tmp_path, train_pipeline)
+    (alone,) = world(tutorial, 1, tmp_path, train_pipeline)
+    assert first == pytest.approx(alone, rel=1e-5) and second == []
+    lines, waits = train_pipeline.timeline({rank: pipelining.schedules.orders.gpipe(rank, 2, 1, 2) for rank in range(2)}, 2)
+    assert lines == [" F0 F1 .  .  .  B0 B0 B1 B1", " .  F0 F1 B0 B0 B1 B1 .  . "] and waits == 6 / 18
+
+
 # ------------------------------------------------------------------ evaluation, wrong input
 def other_uses(rank, size):
     _, (stage,) = stages_of("GPipe", rank, size, size)
@@ -205,7 +258,7 @@ def test_evaluation_and_several_steps(tmp_path):
 
 
 def test_a_stage_that_fails_says_which_it_is(tmp_path):
-    first, second = world(failing, 2, tmp_path, timeout=__import__("datetime").timedelta(seconds=3))
+    first, second = world(failing, 2, tmp_path, timeout=timedelta(seconds=3))
     assert first is None and "3" in second
 
 

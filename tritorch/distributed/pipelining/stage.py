@@ -4,7 +4,7 @@ import functools
 
 from tritorch.autograd import backward
 from tritorch.autograd.halves import inputs_first
-from tritorch.device import device as Device
+from tritorch.device import as_device
 from tritorch.distributed.fsdp import FSDPModule
 from tritorch.distributed.world import _of
 from tritorch.errors import check, sentence
@@ -35,7 +35,7 @@ class PipelineStage:
     def __init__(self, submodule, stage_index, num_stages, device, input_args=None, output_args=None, output_grads=None, input_grads=None,
                  group=None, dw_builder=None, get_mesh=None):
         check(0 <= stage_index < num_stages, "PipelineStage", f"a stage_index from 0 to {num_stages - 1}", stage_index, error=ValueError)
-        self.submod, self.stage_index, self.num_stages, self.device = submodule, stage_index, num_stages, Device(device)
+        self.submod, self.stage_index, self.num_stages, self.device = submodule, stage_index, num_stages, as_device(device)
         self.group, self.dw_builder = _of(group, "PipelineStage"), dw_builder
         self.group_rank, self.group_size = self.group.rank(), self.group.size()
         check(self.group_size <= num_stages, "PipelineStage", f"at least as many stages as ranks, {self.group_size}", num_stages)
