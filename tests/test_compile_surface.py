@@ -326,3 +326,11 @@ def test_the_report_of_every_kind_of_calls(cuda):
         "1. (float32[2, 4]) is replayed: 3 operators in one CUDA graph", "       1 × mul", "       1 × add", "       1 × relu"]
     (last,) = lines[4:]
     assert last.startswith("2. (float32[3]) runs eagerly: ") and "(copy to the host)" in last
+
+
+def test_the_report_calls_operators_by_pytorchs_names(cuda):
+    table, places = torch.ones(5, 3, device=cuda), torch.tensor([0, 4], device=cuda)
+    step = torch.compile(lambda places: torch.nn.functional.embedding(places, table) / 2)
+    for _ in range(5):
+        step(places)
+    assert step.report().split("\n")[2:] == ["       1 × embedding", "       1 × div"]

@@ -1,6 +1,8 @@
 """What a compiled function says of itself."""
 from collections import Counter
 
+from tritorch.profiler.operators import NAMES
+
 
 def reported(compiled):
     """The text of `Compiled.report`."""
@@ -21,8 +23,8 @@ def reported(compiled):
 
 
 def operators(events):
-    """How often each operator that has work on the device ran; views have none."""
-    return Counter(event[0] for event in events if not _is_view(event))
+    """How often each operator that has work on the device ran, under PyTorch's names; views have none."""
+    return Counter(NAMES.get(event[0], event[0]) for event in events if not _is_view(event))
 
 
 def _is_view(event):
