@@ -168,7 +168,10 @@ class _Writer:
                 if name == node.name:
                     self.namespace.names[node] = name
         for name, (_, value) in BUILTINS.items():
-            self.globals[self.namespace.create_name(name, None if name == "torch" else value)] = value
+            name = self.namespace.create_name(name, None) if name in self.namespace.used else name
+            self.namespace.used.add(name)
+            self.namespace.names.setdefault(value, name)
+            self.globals[name] = value
         self.ours = self.namespace.names[OURS]
         for k, node in enumerate(self.nodes):
             if self.verbose:

@@ -284,9 +284,11 @@ class GraphModule(Module):
         for node in self.graph.nodes:
             if node.op in ("call_module", "get_attr"):
                 used.update(itertools.accumulate(node.target.split("."), lambda path, name: f"{path}.{name}"))
-                found = _get_attr(self, node.target)
-                if isinstance(found, Module):
-                    used.update(f"{node.target}.{name}" for name, _ in found.named_modules() if name)
+                try:
+                    below = self.get_submodule(node.target).named_modules()
+                except AttributeError:                                   # no module, or one that is yet to come
+                    continue
+                used.update(f"{node.target}.{name}" for name, _ in below if name)
         for name in [name for name, _ in self.named_modules() if name not in used]:
             self.delete_submodule(name)
 

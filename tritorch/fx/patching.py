@@ -11,6 +11,7 @@ from tritorch.nn.module import _MEMBERS, Module
 from tritorch.utils import _pytree as pytree
 
 _wrapped = {}                                                            # (id of a module's globals, name of a function) → the globals
+_lock = threading.RLock()                                                # one thread traces at a time: Module has one __call__
 _call, _attribute = Module.__call__, Module.__getattribute__
 
 
@@ -23,7 +24,9 @@ class Patches(contextlib.ExitStack):
 
     def __enter__(self):
         super().__enter__()
+        self.enter_context(_lock)
         tracer, thread, proxies = self.tracer, self.thread, {}
+
         def call(module, *args, **kwargs):
             if threading.get_ident() != thread:
                 return _call(module, *args, **kwargs)
