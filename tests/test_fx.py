@@ -1,5 +1,6 @@
 """Traces of functions and modules as graphs: what tracers keep, what they refuse, and what is as it was after them."""
 import collections
+import functools
 import math
 import pickle
 import threading
@@ -107,6 +108,18 @@ def test_signatures(args):
     values = [*map(float, args[:2]), *[torch.tensor([float(v)]) for v in args[2:]]]
     assert traced(*values, factor=2.0, k=7.0) == f(*values, factor=2.0, k=7.0)
     assert fx.symbolic_trace(lambda x=1, *, y: x - y)(5, y=3) == 2
+
+
+def test_decorated_functions():
+    def tripled(f):
+        @functools.wraps(f)
+        def wrapper(*args, **kwargs):
+            return f(*args, **kwargs) * 3
+
+        return wrapper
+
+    assert fx.symbolic_trace(tripled(lambda x, *, y=2: x + y))(1, y=1) == 6 and fx.symbolic_trace(tripled(lambda x: x))(2) == 6
+    assert fx.symbolic_trace(torch.no_grad()(lambda x, *rest: x + rest[0]))(1, 2) == 3
 
 
 # ------------------------------------------------------------------ wrapped functions and modules

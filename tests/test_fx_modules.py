@@ -17,6 +17,7 @@ import tritorch as torch
 from tritorch import fx, nn
 from tritorch.fx.experimental import optimization
 from tritorch.fx.passes import graph_drawer, shape_prop, tools_common
+from tritorch.fx.passes.infra import pass_base, pass_manager
 from tritorch.fx.passes.split_module import split_module
 from tritorch.nn import functional as F
 from tritorch.utils import _pytree as pytree
@@ -413,6 +414,37 @@ def test_inference():
     part = optimization.extract_subgraph(module, [node(module, "mul"), node(module, "add")], [node(module, n) for n in (
         "layer", "weight", "shift")], [node(module, "add")])
     assert part(X, module.weight, module.shift)[0].shape == (4, 3)
+
+
+def test_pass_managers():
+    order, checked = [], []
+
+    def of(name):
+        def each(module):
+            order.append(name)
+
+        return pass_manager.pass_result_wrapper(each)
+
+    a, b, c = map(of, "abc")
+    before = pass_manager.this_before_that_pass_constraint
+    manager = pass_manager.PassManager([c, b, a], [before(a, b), before(b, c)], steps=2, run_checks_after_each_pass=True)
+    manager.add_checks(lambda module: checked.append(module))
+    module = traced()
+    assert manager(module) == (module, True) and order == ["a", "b", "c"] * 2 and len(checked) == 7
+    manager.add_constraint(before(c, a))
+    for call in (lambda: manager(module), lambda: pass_manager.PassManager([b, a], [before(a, b)]).validate_constraints()):
+        with pytest.raises(RuntimeError):
+            call()
+    with pytest.raises(TypeError):
+        manager.add_checks(lambda: 3)
+    with pytest.raises(Exception, match="'<lambda>' pass"):
+        pass_manager.PassManager([lambda module: 3])(module)
+
+    class Dead(pass_base.PassBase):
+        def call(self, graph_module):
+            return pass_base.PassResult(graph_module, graph_module.graph.eliminate_dead_code())
+
+    assert pass_manager.PassManager([Dead()], steps=5)(fx.symbolic_trace(lambda x: (x + 1, x)[1])).modified
 
 
 def test_drawings():

@@ -199,8 +199,10 @@ class Tracer(TracerBase):
             if code.co_flags & flag:
                 stars.append(mark + code.co_varnames[total + len(stars)])
         args += [self.create_proxy("placeholder", name, (), {}) for name in stars]
-        if code.co_kwonlyargcount or stars:
-            root_fn = _of_positional(root_fn, len(args))
+        if stars:
+            root_fn = _of_positional(analyzed, len(args))
+        elif code.co_kwonlyargcount:
+            root_fn = _without_keywords(root_fn, code)
         leaves, spec = pytree.tree_flatten(tuple(args[is_module:]))
         plain = all(child.is_leaf() for child in spec.children_specs)
         self.graph._codegen = CodeGen() if plain else _PyTreeCodeGen(_PyTreeInfo([*names, *stars], spec, None))
@@ -267,6 +269,11 @@ class Tracer(TracerBase):
         finally:
             _tracing, self.submodule_paths = was, None
         return self.graph
+
+
+def _without_keywords(fn, code):
+    """A function that takes its keyword arguments by position, too."""
+    return lambda *args: fn(*args[:code.co_argcount], **dict(zip(code.co_varnames[code.co_argcount:], args[code.co_argcount:])))
 
 
 def _of_positional(fn, count):
