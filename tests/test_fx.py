@@ -4,6 +4,7 @@ import functools
 import math
 import pickle
 import threading
+import types
 
 import pytest
 import traced_models
@@ -11,7 +12,8 @@ from models import CNN, GPT, texts
 from traced_models import Checked, Net
 
 import tritorch as torch
-from tritorch import fx, nn
+from tritorch import fx, nn, overridable
+from tritorch.fx import names
 from tritorch.nn import functional as F
 
 
@@ -31,7 +33,7 @@ fx.wrap("no_such_function")
 CPU = torch.device("cpu")
 
 
-def names(graph):
+def named(graph):
     return [node.name for node in getattr(graph, "graph", graph).nodes]
 
 
@@ -65,6 +67,13 @@ def test_code_names_what_it_calls():
         assert text in "\n".join(lines)
     x, y = torch.randn(3), torch.randn(3)
     assert all(a == b if isinstance(a, (float, tuple)) else torch.equal(a, b) for a, b in zip(traced(x, y), f(x, y)))
+
+
+def test_every_public_function_has_a_name():
+    """By which generated code reaches it: no function of ours becomes a global of its own."""
+    fx.Proxy(fx.Graph().placeholder("x"))                                # the functions have their public names from then on
+    public = [f for f in overridable.public if isinstance(f, types.FunctionType)]
+    assert len(public) > 900 and [f for f in public if not names.is_ours(f)] == []
 
 
 def test_names_shadow_nothing():
@@ -156,8 +165,8 @@ def test_leaves():
             return module_qualified_name == "layer"
 
     net = nn.Sequential(collections.OrderedDict(layer=nn.Linear(3, 3), norm=nn.LayerNorm(3), inner=nn.Sequential(nn.ReLU())))
-    assert names(Deep().trace(net)) == ["input_1", "layer", "norm_weight", "norm_bias", "layer_norm", "relu", "output"]
-    assert names(fx.symbolic_trace(net)) == ["input_1", "layer", "norm", "inner_0", "output"]
+    assert named(Deep().trace(net)) == ["input_1", "layer", "norm_weight", "norm_bias", "layer_norm", "relu", "output"]
+    assert named(fx.symbolic_trace(net)) == ["input_1", "layer", "norm", "inner_0", "output"]
 
 
 def test_modules_that_are_not_there():
@@ -265,7 +274,7 @@ def test_flags_of_tracers():
     net = Checked()
     graph = Asserting().trace(net)
     traced = fx.GraphModule(net, graph)
-    assert names(graph) == ["x", "sum_1", "gt", "assert_fn", "shift", "add", "output"] and traced(torch.ones(3)).tolist() == [2, 2, 2]
+    assert named(graph) == ["x", "sum_1", "gt", "assert_fn", "shift", "add", "output"] and traced(torch.ones(3)).tolist() == [2, 2, 2]
     with pytest.raises(AssertionError):
         traced(-torch.ones(3))
     add = next(node for node in graph.nodes if node.name == "add")
@@ -303,7 +312,7 @@ def test_proxies():
     x, y = fx.Proxy(graph.placeholder("x")), fx.Proxy(other.placeholder("y"))
     assert repr(x.shape) == "Proxy(getattr_1)" and repr(x) == "Proxy(x)" and len({x, x}) == 1 and not hasattr(x, "__array__")
     a, b = x.split(2)
-    assert repr(a(3)) == "Proxy(__call__)" or names(graph)[-1]
+    assert repr(a(3)) == "Proxy(__call__)" or named(graph)[-1]
     z = fx.Proxy(graph.placeholder("z"))
     assert repr(x + z) == "Proxy(add)" and repr(3 - z) == "Proxy(sub)"
     with pytest.raises(RuntimeError, match="of one tracer"):

@@ -5,6 +5,7 @@ import itertools
 import linecache
 import pickle
 import warnings
+import weakref
 from pathlib import Path
 
 from tritorch import nn
@@ -28,6 +29,7 @@ def _forward_of(source, names):
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     names = {**names, "__name__": file, "__file__": file}
     exec(compile(source, file, "exec", dont_inherit=True), names)        # noqa: S102 the text is ours, of the user's graph
+    weakref.finalize(names["forward"], linecache.cache.pop, file, None)
     return names.pop("forward")
 
 
