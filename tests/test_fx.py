@@ -250,6 +250,16 @@ def test_concrete_args():
         fx.symbolic_trace(lambda x, y: x, concrete_args={"y": object()})
 
 
+def test_any_number_of_inputs():
+    def f(*args, **more):
+        return args[0] + args[1] * len(args)
+
+    tracer = fx.Tracer()
+    graph = tracer.trace(f, concrete_args=(fx.PH, fx._symbolic_trace.PHWithMeta(ph_key="second"), fx.PH))
+    assert [n.target for n in graph.nodes][:3] == ["input_0", "input_1", "input_2"]
+    assert [n for n in graph.nodes][1].ph_key == "second" and fx.GraphModule(nn.Module(), graph)(1, 2, 3) == 7
+
+
 def test_shapes_of_parameters():
     class Shaped(nn.Module):
         def __init__(self):
@@ -288,6 +298,17 @@ def test_where_nodes_are_from():
     relu = [node for node in traced.graph.nodes if node.target == "relu"]
     assert [list(node.meta["nn_module_stack"]) for node in relu] == [["0"], ["1"]]
     assert relu[0].meta["nn_module_stack"]["0"] == ("0", Net)
+
+
+def test_functions_that_write_can_be_refused():
+    class Pure(fx.Tracer):
+        check_mutable_operations = True
+
+    for f in (lambda x, y: torch.sigmoid(x, out=y), lambda x, y: torch.relu_(x), lambda x, y: F.relu(x, inplace=True)):
+        assert fx.symbolic_trace(f) is not None
+        with pytest.raises(RuntimeError, match="change no argument"):
+            Pure().trace(f)
+    Pure().trace(lambda x, y: torch.sigmoid(x) & y)
 
 
 def test_own_tracers_change_nodes():

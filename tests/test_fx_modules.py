@@ -259,8 +259,14 @@ def test_code_generation():
     assert torch.equal(module(X), -fx.Interpreter(module).run(X))
 
     class Doubling(fx.CodeGen):
-        def generate_output(self, output_args, *, repr_fn=repr):
-            return f"return 2 * {repr_fn(output_args)}"
+        def gen_fn_def(self, free_vars, maybe_return_annotation):
+            return super().gen_fn_def(free_vars, maybe_return_annotation) + "\n    assert known == 3"
+
+        def generate_output(self, output_args):
+            return f"return 2 * {output_args}"
+
+        def additional_globals(self):
+            return [("known", 3)]
 
         def process_outputs(self, outputs):
             return 2 * outputs
@@ -268,7 +274,7 @@ def test_code_generation():
     module.graph.set_codegen(Doubling())
     module.recompile()
     assert torch.equal(module(X), fx.Interpreter(module).run(X)) and "return 2 * relu" in module.code
-    text = module.print_readable(print_output=False, colored=True, expanded_def=True)
+    text = traced().print_readable(print_output=False, colored=True, expanded_def=True)
     assert "\033[2m" in text and "    self,\n" in text
 
 

@@ -39,6 +39,19 @@ class PHBase:
 PH = PHBase()
 
 
+class PHWithMeta(PHBase):
+    """The same for an input that a key, or other attributes of this object, tell from others: its node has them."""
+
+    def __init__(self, ph_key=None):
+        self.ph_key = ph_key
+
+
+def _placed(proxy, place):
+    """The proxy of an input, whose node gets what stands for it carries."""
+    vars(proxy.node).update({key: value for key, value in vars(place).items() if not hasattr(proxy.node, key)})
+    return proxy
+
+
 def is_fx_tracing():
     """Whether a function is being traced.
 
@@ -189,6 +202,9 @@ class Tracer(TracerBase):
         if is_module and not total:
             raise RuntimeError(sentence("fx", "self as a parameter of its own", f"*{code.co_varnames[0]}"))
         names, args = code.co_varnames[is_module:total], [self.root] * is_module
+        if isinstance(concrete_args, tuple) and code.co_flags & VARARGS and not names:         # as many inputs as *args is to have
+            return root_fn, [*args, *[_placed(self.create_proxy("placeholder", f"input_{k}", (), {}), x)
+                                      for k, x in enumerate(concrete_args)]]
         if isinstance(concrete_args, tuple):
             if len(concrete_args) != len(names):
                 raise RuntimeError(sentence("fx", f"{len(names)} concrete_args", len(concrete_args)))
@@ -228,9 +244,7 @@ class Tracer(TracerBase):
         def given(x):
             proxy = self.create_proxy("placeholder", f"{name}_{next(numbers)}", default, {})
             if isinstance(x, PHBase):
-                if x is not PH:                                          # what it carries the node is to have
-                    vars(proxy.node).update({key: value for key, value in vars(x).items() if not hasattr(proxy.node, key)})
-                return proxy
+                return _placed(proxy, x)
             told = f"{name} has been specialized to have value {x} but got another value"
             if x is None:
                 self.create_proxy("call_function", _assert_is_none, (proxy, told), {})

@@ -72,6 +72,12 @@ def _in_order(parameters, keyword_only):
     return [*plain, *stars, *late, *[text for k, text in enumerate(parameters) if kinds[k] == 2]]
 
 
+def _called(method, *args, **options):
+    """What a method returns that subclasses may have written without some of the options."""
+    known = inspect.signature(method).parameters
+    return method(*args, **{name: value for name, value in options.items() if name in known})
+
+
 class CodeGen:
     """What writes the code of a graph: subclasses change the head, the return statement and how containers go in and out."""
 
@@ -184,7 +190,7 @@ class _Writer:
             body = self.codegen._body_transformer(body)
         for name, value in self.codegen.additional_globals():
             self.add_global(name, value)
-        head = self.codegen.gen_fn_def(self.inputs, self.returns, expanded_def=self.expanded_def)
+        head = _called(self.codegen.gen_fn_def, self.inputs, self.returns, expanded_def=self.expanded_def)
         lines, numbers, number = [], {}, None
         for line in "".join(body).split("\n"):
             counter = re.search(r"# COUNTER: (\d+)", line)
@@ -288,7 +294,7 @@ class _Writer:
             self.body.append(f"{node!r} = {name}\n" if name != repr(node) else "")
         elif node.op == "output":
             self.returns = "" if node.type is None else f" -> {self.type_repr(node.type)}"
-            self.body.append(self.codegen.generate_output(node.args[0], repr_fn=self.repr) + "\n")
+            self.body.append(_called(self.codegen.generate_output, node.args[0], repr_fn=self.repr) + "\n")
         else:
             before, value = self.expression(node)
             gone = [*self.last.get(node, ()), *([] if node.users else [node])]

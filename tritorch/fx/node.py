@@ -71,6 +71,13 @@ def map_arg(a, fn):
     return map_aggregate(a, lambda x: fn(x) if isinstance(x, Node) else x)
 
 
+def writes(target, kwargs):
+    """Whether a call of a function or method changes an argument, as far as its name and keywords say."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") and getattr(operator, name, None) is not target
+    return in_place or kwargs.get("out") is not None or kwargs.get("inplace") is True
+
+
 def _format_arg(arg, max_list_len=float("inf")):
     """An argument as text: nodes as %name, containers with their elements, of long ones the first."""
     if isinstance(arg, (list, tuple)):
@@ -277,11 +284,8 @@ class Node:
             return getattr(self.graph.owning_module.get_submodule(self.target), "_is_impure", False)
         if self.op == "get_attr":
             return False
-        name = self.target if self.op == "call_method" else getattr(self.target, "__name__", "")
-        writes = name.endswith("_") and not name.endswith("__") and getattr(operator, name, None) is not self.target
-        writes = writes or self.kwargs.get("out") is not None or self.kwargs.get("inplace") is True
-        return writes or self.op == "call_function" and (self.target in _side_effectful_functions and (
-            impure_random or self.target not in _random))
+        return writes(self.target, self.kwargs) or self.op == "call_function" and self.target in _side_effectful_functions and (
+            impure_random or self.target not in _random)
 
     def normalized_arguments(self, root, arg_types=None, kwarg_types=None, normalize_to_only_use_kwargs=False):
         """The arguments with all defaults and under the names of the parameters, as a pair (args, kwargs): those that were positional are

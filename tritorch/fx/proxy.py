@@ -12,7 +12,7 @@ from tritorch import overridable, protocol
 from tritorch.errors import sentence
 from tritorch.fx import traceback as fx_traceback
 from tritorch.fx.codegen import magic_methods, reflectable_magic_methods
-from tritorch.fx.node import base_types, map_arg
+from tritorch.fx.node import base_types, map_arg, writes
 from tritorch.nn.parameter import Parameter
 from tritorch.utils._pytree import tree_leaves
 
@@ -53,7 +53,7 @@ def assert_fn(x):
 class TracerBase:
     """What proxies tell what happens to them: it has the graph, and makes the nodes.
 
-    `record_stack_traces`: nodes have the lines of the program that made them, from the first `forward` on. `trace_asserts`: statements
+    `check_mutable_operations`: functions that write into an argument are a RuntimeError. `record_stack_traces`: nodes have the lines of the program that made them, from the first `forward` on. `trace_asserts`: statements
     `assert proxy` become nodes. `proxy_buffer_attributes`: buffers are proxies, as parameters are. `traced_func_name`: the method of a
     module that is traced.
     """
@@ -66,6 +66,8 @@ class TracerBase:
 
     def create_node(self, kind, target, args, kwargs, name=None, type_expr=None):
         """A new node of the graph. Subclasses may look at it first, and refuse or change it."""
+        if self.check_mutable_operations and kind == "call_function" and writes(target, kwargs):
+            raise RuntimeError(sentence("fx", "functions that change no argument", overridable.name_of(target)))
         node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
         self.node_name_to_scope[node.name] = self.scope.module_path, self.scope.module_type
         if fx_traceback.has_preserved_node_meta():
