@@ -257,7 +257,7 @@ def test_any_number_of_inputs():
     tracer = fx.Tracer()
     graph = tracer.trace(f, concrete_args=(fx.PH, fx._symbolic_trace.PHWithMeta(ph_key="second"), fx.PH))
     assert [n.target for n in graph.nodes][:3] == ["input_0", "input_1", "input_2"]
-    assert [n for n in graph.nodes][1].ph_key == "second" and fx.GraphModule(nn.Module(), graph)(1, 2, 3) == 7
+    assert list(graph.nodes)[1].ph_key == "second" and fx.GraphModule(nn.Module(), graph)(1, 2, 3) == 7
 
 
 def test_shapes_of_parameters():

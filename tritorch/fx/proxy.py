@@ -53,9 +53,9 @@ def assert_fn(x):
 class TracerBase:
     """What proxies tell what happens to them: it has the graph, and makes the nodes.
 
-    `check_mutable_operations`: functions that write into an argument are a RuntimeError. `record_stack_traces`: nodes have the lines of the program that made them, from the first `forward` on. `trace_asserts`: statements
-    `assert proxy` become nodes. `proxy_buffer_attributes`: buffers are proxies, as parameters are. `traced_func_name`: the method of a
-    module that is traced.
+    `check_mutable_operations`: functions that write into an argument are a RuntimeError. `record_stack_traces`: nodes have the lines of
+    the program that made them, from the first `forward` on. `trace_asserts`: statements `assert proxy` become nodes.
+    `proxy_buffer_attributes`: buffers are proxies, as parameters are. `traced_func_name`: the method of a module that is traced.
     """
 
     record_stack_traces = trace_asserts = proxy_buffer_attributes = check_mutable_operations = False
