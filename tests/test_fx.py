@@ -96,6 +96,18 @@ def test_operand_on_the_right():
     assert all(torch.equal(a, b) for a, b in zip(traced(y), (x + y, x @ y, x[y.argmax()], torch.add(x, y), x > y)))
 
 
+def test_names_that_python_keeps():
+    class Kept(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleDict({"class": nn.Linear(3, 3), "0": nn.ReLU()})
+
+        def forward(self, x):
+            return self.layers["class"](self.layers["0"](x))
+
+    assert fx.symbolic_trace(Kept())(torch.ones(2, 3)).shape == (2, 3)
+
+
 def test_own_operators():
     from tritorch.library import custom_op
 
@@ -106,6 +118,9 @@ def test_own_operators():
     traced = fx.symbolic_trace(lambda x: torch.ops.fx_tests.scaled(x, 2.0) + torch.ops.fx_tests.scaled.default(x, 3.0))
     assert "tritorch.ops.fx_tests.scaled(x, 2.0)" in traced.code and "tritorch.ops.fx_tests.scaled.default(x, 3.0)" in traced.code
     assert traced(torch.ones(2)).tolist() == [5.0, 5.0]
+    traced = fx.symbolic_trace(lambda x: torch.ops.aten.add.Tensor(torch.ops.aten.sigmoid(x), x))
+    assert targets(traced) == [torch.ops.aten.sigmoid, torch.ops.aten.add.Tensor]
+    assert torch.equal(pickle.loads(pickle.dumps(traced))(torch.ones(2)), torch.ones(2).sigmoid() + 1)
 
 
 @pytest.mark.parametrize("args", [(3,), (3, 4), (3, 4, 5)])

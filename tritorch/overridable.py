@@ -202,8 +202,9 @@ def arm():
                     public[getattr(Tensor.__dict__[name], way)] = f"Tensor.{name}.{way}", "tritorch.Tensor"
         protocol.fields.update(Tensor.__dict__[name].__get__ for name in ("grad", "_base"))
         from tritorch.library import overload
+        from tritorch.ops import aten_names
 
-        for kind in (namespaces.OpOverload, namespaces.OpOverloadPacket, overload.OpOverload):
+        for kind in (namespaces.OpOverload, namespaces.OpOverloadPacket, aten_names.AtenPacket, overload.OpOverload):
             change(kind.__call__, calling)
         for f in (serialization.save, engine.backward, engine.gradients_of, function._record, function._as_output, function._check_dirty,
                   pickling.rebuild, interop.frombuffer, parameter._alias, parameter._trained, Tensor.__new__):

@@ -24,7 +24,6 @@ from tritorch.utils import _pytree as pytree
 __all__ = ["PH", "ProxyableClassMeta", "Tracer", "is_fx_symbolic_tracing", "is_fx_tracing", "symbolic_trace", "wrap"]
 
 VARARGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-CONSTANTS = Tensor, pytree.TreeSpec
 _proxyable_classes = set()
 _tracing = False
 
@@ -176,18 +175,20 @@ class Tracer(TracerBase):
             raise NameError(sentence("fx", "parameters of the traced module", f"another of shape {tuple(a.shape)}"))
         if isinstance(a, tuple) and hasattr(a, "_fields"):
             return self.create_node("call_function", type(a), tuple([self.create_arg(x) for x in a]), {})
-        if isinstance(a, CONSTANTS):
-            name = next((name for value, name in self._constants if value is a), None)
-            if name is None:
-                name = self.get_fresh_qualname("_tensor_constant" if isinstance(a, Tensor) else "_tree_spec_constant")
-                self._constants.append((a, name))
-                setattr(self.root, name, a)
-            return self.create_node("get_attr", name, (), {})
+        if isinstance(a, Tensor):
+            if a not in self.tensor_attrs:
+                self.tensor_attrs[a] = self._constant("_tensor_constant", a)
+            return self.create_node("get_attr", self.tensor_attrs[a], (), {})
+        if isinstance(a, pytree.TreeSpec):
+            return self.create_node("get_attr", self._constant("_tree_spec_constant", a), (), {})
         if type(a) in _proxyable_classes:
-            name = self.get_fresh_qualname(f"_{type(a).__name__}_constant_")
-            setattr(self.root, name, a)
-            return self.create_node("get_attr", name, (), {})
+            return self.create_node("get_attr", self._constant(f"_{type(a).__name__}_constant_", a), (), {})
         return super().create_arg(a)
+
+    def _constant(self, prefix, value):
+        name = self.get_fresh_qualname(prefix)
+        setattr(self.root, name, value)
+        return name
 
     def get_fresh_qualname(self, prefix):
         """The first name prefix0, prefix1, … that the module has no attribute of."""
@@ -272,8 +273,8 @@ class Tracer(TracerBase):
         self.root_module_name = root._get_name() if is_module else ""
         self.submodule_paths = {module: name for name, module in root.named_modules()} if is_module else None
         self.graph = Graph(tracer_cls=type(self))
-        self._constants = [(value, f"{path}.{key}" if path else key) for path, module in self.root.named_modules()
-                           for key, value in vars(module).items() if isinstance(value, CONSTANTS)]
+        self.tensor_attrs = {value: f"{path}.{key}" if path else key for path, module in self.root.named_modules()
+                             for key, value in vars(module).items() if isinstance(value, Tensor)}
         _tracing = True
         try:
             call, args = self.create_args_for_root(fn, is_module, concrete_args)

@@ -1,6 +1,7 @@
 """Graphs as the text of Python functions."""
 import enum
 import inspect
+import keyword
 import math
 import operator
 import re
@@ -51,7 +52,7 @@ class PythonCode:
 def _format_target(base, target):
     """`base.target`, by getattr where a part of the name is none in Python."""
     for name in target.split("."):
-        base = f"{base}.{name}" if name.isidentifier() else f'getattr({base}, "{name}")'
+        base = f"{base}.{name}" if name.isidentifier() and not keyword.iskeyword(name) else f'getattr({base}, "{name}")'
     return base
 
 
@@ -317,7 +318,7 @@ class _Writer:
             if name in inplace_methods:
                 return inplace_methods[name].format(*map(self.repr, args)) + ";  ", self.repr(args[0])
             return "", f"{self.add_global('operator', operator)}.{name}({self.arguments(args, kwargs)})"
-        if node.target is getattr and len(args) == 2 and not isinstance(args[1], Node) and str(args[1]).isidentifier():
+        if node.target is getattr and len(args) == 2 and isinstance(args[1], str):
             return "", _format_target(self.repr(args[0]), args[1])
         name = self.add_global(_get_qualified_name(node.target), node.target)
         if node.meta.get("is_wrapped"):

@@ -5,7 +5,15 @@ import inspect
 import warnings
 
 from tritorch.errors import sentence
-from tritorch.fx.codegen import CodeGen, PythonCode
+from tritorch.fx.codegen import (  # noqa: F401 (all of it is here in PyTorch)
+    CodeGen,
+    PythonCode,
+    _PyTreeCodeGen,
+    _PyTreeInfo,
+    inplace_methods,
+    magic_methods,
+    reflectable_magic_methods,
+)
 from tritorch.fx.names import Namespace, snake_case
 from tritorch.fx.node import OPS, Node, map_arg
 from tritorch.nn.module import Module

@@ -203,7 +203,7 @@ class Transformer(Interpreter):
 class _TransformerTracer(Tracer):
     def __init__(self, root, graph):
         super().__init__()
-        self.root, self.graph, self._constants = root, graph, []
+        self.root, self.graph, self.tensor_attrs = root, graph, {}
 
     def is_leaf_module(self, m, module_qualified_name):
         return True
