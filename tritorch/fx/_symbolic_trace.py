@@ -305,6 +305,11 @@ def symbolic_trace(root, concrete_args=None):
     over them raise `TraceError`; those on other things are decided once. `concrete_args`, a dict by parameter, gives values that are
     no inputs but fixed: numbers, which calls are then checked for, and containers with `fx.PH` where the inputs are.
 
+    Unlike in PyTorch, nodes have the arguments that the program gives, without all defaults, functions that make tensors take traced
+    sizes (`torch.zeros(x.shape[0], 3)`), parameters that are given by keyword alone come after *args, and buffers that a state dict leaves
+    out are left out by the traced module, too. Functions that run nothing but others (`F.dropout`, which is `torch.dropout` here) have
+    the first of their names.
+
     >>> import tritorch as torch
     >>> def f(x, double):
     ...     return 2 * x.relu() if double else x
