@@ -253,6 +253,23 @@ def test_functions_of_ones_own():
     assert overrides.has_torch_function_variadic(X, Plain([1.0]))
 
 
+def test_operators_by_their_names():
+    """Those of `tritorch.ops`, of one's own or not, are functions that ask."""
+    from tritorch.library import custom_op
+
+    @custom_op("overrides_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    space, found = torch.ops.overrides_tests, []
+    for op in (torch.ops.aten.sigmoid, torch.ops.aten.sigmoid.default, space.twice, space.twice.default):
+        assert op(Answers())[1] is op and type(op(Plain([1.0]))) is Plain and torch.equal(op(X), op(X.as_subclass(Plain)))
+    assert twice(Answers())[1] is space.twice.default
+    with Log(found):
+        space.twice(X)
+    assert found == ["twice"]
+
+
 def test_tables_of_functions():
     found = overrides.get_overridable_functions()
     assert torch.add in found[torch] and F.gelu in found[F] and torch.Tensor.T.__get__ in found[torch.Tensor] and torch.linalg in found

@@ -34,7 +34,7 @@ def test_marks_of_jit():
 
     assert (f(1), g(1), Pair.kept, torch.jit.annotate(int, 4)) == (2, 3, 3, 4)
     assert not torch.jit.is_scripting() and not torch.jit.is_tracing()
-    assert torch.jit.unused(f) is torch.jit.export(f) is torch.jit.script_if_tracing(f) is torch.fx.wrap(f) is f
+    assert torch.jit.unused(f) is torch.jit.export(f) is torch.jit.script_if_tracing(f) is f
 
 
 def test_every_collective_of_one_process(world):

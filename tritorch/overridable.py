@@ -19,6 +19,7 @@ from tritorch.dispatch import registry
 from tritorch.dtype import dtype
 from tritorch.errors import REFLECTED, knows, passed, variables
 from tritorch.nn import parameter
+from tritorch.ops import namespaces
 from tritorch.protocol import has_own, state
 from tritorch.shape import Size
 from tritorch.tensor import Tensor
@@ -26,7 +27,7 @@ from tritorch.tensor import Tensor
 HOMES = ("tritorch.ops.", "tritorch.nn.functional", "tritorch.linalg", "tritorch.fft", "tritorch.special", "tritorch.signal",
          "tritorch.native", "tritorch.recurrent", "tritorch.foreach")
 SPACES = ("nn.functional", "linalg", "fft", "special", "signal.windows")
-MORE = {"tritorch": "is_floating_point is_complex numel as_tensor asarray can_cast promote_types result_type",
+MORE = {"tritorch": "_assert is_floating_point is_complex numel as_tensor asarray can_cast promote_types result_type",
         "tritorch.nn.init": "uniform_ normal_ constant_ kaiming_uniform_", "tritorch.autograd": "grad"}
 MODES_ONLY = set("tensor as_tensor asarray scalar_tensor can_cast promote_types".split())   # of their arguments the classes do not matter
 NEVER = set("broadcast_shapes is_storage is_tensor from_numpy frombuffer from_file from_dlpack".split())
@@ -129,6 +130,18 @@ def asking(func, original, modes_only):
     return ask
 
 
+def calling(original):
+    """The call of an object that is the public function itself, as an operator of `tritorch.ops` is."""
+    def ask(args, kwargs):
+        if state.off != 2:
+            found = () if state.off else relevant((*args[1:], *kwargs.values()))
+            if found or state.modes:
+                return decide(args[0], found, args[1:], kwargs)
+        return original(*args, **kwargs)
+
+    return ask
+
+
 def _asking(func, name, original):
     if name not in MODES_ONLY:
         return asking(func, original, False)
@@ -188,6 +201,11 @@ def arm():
                 if hasattr(Tensor.__dict__[name], way):
                     public[getattr(Tensor.__dict__[name], way)] = f"Tensor.{name}.{way}", "tritorch.Tensor"
         protocol.fields.update(Tensor.__dict__[name].__get__ for name in ("grad", "_base"))
+        from tritorch.library import overload
+        from tritorch.ops import aten_names
+
+        for kind in (namespaces.OpOverload, namespaces.OpOverloadPacket, aten_names.AtenPacket, overload.OpOverload):
+            change(kind.__call__, calling)
         for f in (serialization.save, engine.backward, engine.gradients_of, function._record, function._as_output, function._check_dirty,
                   pickling.rebuild, interop.frombuffer, parameter._alias, parameter._trained, Tensor.__new__):
             change(f, aside)
