@@ -2,7 +2,7 @@
 
 Every process has one part or several, each in a `PipelineStage`, and a schedule, whose `step` takes the place of forward and backward.
 Which schedule leaves how much time unused depends on the numbers of processes, stages and microbatches: `print(schedule)` shows who does
-what in which order. See tutorials/train_pipeline.py. Models are cut by hand, as `model.layers[:4]`.
+what in which order. See tutorials/train_pipeline.py. Models are cut by hand, as `model.layers[:4]`, or by `pipeline`.
 
 >>> import tritorch as torch
 >>> from tritorch import distributed as dist
@@ -20,6 +20,7 @@ rank 0: 0F0 0F1 0B0 0B1
 True
 >>> dist.destroy_process_group()
 """
+from tritorch.distributed.pipelining.pipe import Pipe, SplitPoint, build_stage, pipe_split, pipeline
 from tritorch.distributed.pipelining.schedules import (
     Schedule1F1B,
     ScheduleDualPipeV,
@@ -32,6 +33,6 @@ from tritorch.distributed.pipelining.schedules import (
 from tritorch.distributed.pipelining.stage import PipelineStage
 
 __all__ = [
-    "PipelineStage", "Schedule1F1B", "ScheduleDualPipeV", "ScheduleGPipe", "ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble",
-    "ScheduleLoopedBFS", "ScheduleZBVZeroBubble",
+    "Pipe", "PipelineStage", "Schedule1F1B", "ScheduleDualPipeV", "ScheduleGPipe", "ScheduleInterleaved1F1B",
+    "ScheduleInterleavedZeroBubble", "ScheduleLoopedBFS", "ScheduleZBVZeroBubble", "SplitPoint", "build_stage", "pipe_split", "pipeline",
 ]
