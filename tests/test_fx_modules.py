@@ -49,6 +49,34 @@ def test_training_is_the_same():
     assert twin.double().train()(images(1)[0][0].double()).dtype is torch.float64
 
 
+def test_trained_on_the_simulated_gpu():
+    """A compiled step of a traced network, under autocast, is the eager one of the network itself."""
+    pytest.importorskip("triton")
+    from tritorch.cuda import driver
+
+    def step_of(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, t):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = F.cross_entropy(net(x), t)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    with driver.using(None):
+        torch.cuda.simulate()
+        net = Net().cuda()
+        twin, x, t = fx.symbolic_trace(copy.deepcopy(net)), X.cuda(), torch.tensor([0, 1, 2, 0]).cuda()
+        eager, compiled = step_of(net), torch.compile(step_of(twin))
+        for _ in range(5):
+            assert torch.equal(eager(x, t), compiled(x, t))
+        assert "is replayed" in compiled.report() and torch.equal(net.weight, twin.weight)
+
+
 def test_compiled_on_the_simulated_gpu():
     pytest.importorskip("triton")
     from tritorch.cuda import driver
