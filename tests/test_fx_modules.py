@@ -328,7 +328,7 @@ def test_interpreters():
     for call in (lambda: fx.Interpreter(module).boxed_run([]), lambda: fx.Interpreter(module).run()):
         with pytest.raises(RuntimeError):
             call()
-    with pytest.raises(RuntimeError, match=r"While executing %layer .*call_module\[target=layer\]"):
+    with pytest.raises(RuntimeError, match=r"at %layer .*call_module\[target=layer\]"):
         fx.Interpreter(module).run(torch.ones(2, 5))
     defaults = fx.symbolic_trace(lambda x, y=3, *rest: x + y + (rest[0] if False else 0))
     assert fx.Interpreter(defaults).run(1) == 4 and fx.Interpreter(defaults).run(1, 1, 5) == 2

@@ -255,7 +255,7 @@ class Tracer(TracerBase):
             proxy = self.create_proxy("placeholder", f"{name}_{next(numbers)}", default, {})
             if isinstance(x, PHBase):
                 return _placed(proxy, x)
-            told = f"{name} has been specialized to have value {x} but got another value"
+            told = f"{name}: expected {x}, for which the function was traced, got another value"
             if x is None:
                 self.create_proxy("call_function", _assert_is_none, (proxy, told), {})
             elif isinstance(x, base_types) and not isinstance(x, Tensor):
@@ -327,8 +327,8 @@ def symbolic_trace(root, concrete_args=None):
         %x : [num_users=1] = placeholder[target=x]
         %double_1 : [num_users=1] = placeholder[target=double_1]
         %eq : [num_users=1] = call_function[target=operator.eq](args = (%double_1, True), kwargs = {})
-        %_assert : [num_users=0] = call_function[target=tritorch._assert](args = (%eq, double has been specialized to have value True
-            but got another value), kwargs = {})
+        %_assert : [num_users=0] = call_function[target=tritorch._assert](args = (%eq, double: expected True, for which the function
+            was traced, got another value), kwargs = {})
         %relu : [num_users=1] = call_method[target=relu](args = (%x,), kwargs = {})
         %mul : [num_users=1] = call_function[target=operator.mul](args = (2, %relu), kwargs = {})
         return mul

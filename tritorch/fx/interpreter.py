@@ -142,7 +142,7 @@ class Interpreter:
 
 def _tell(error, node):
     """Add to an error the node where it came up."""
-    told = f"While executing {node.format_node()}" + (f"\nOriginal traceback:\n{node.stack_trace}" if node.stack_trace else "")
+    told = f"at {node.format_node()}" + (f"\nmade at\n{node.stack_trace}" if node.stack_trace else "")
     if error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}\n\n{told}", *error.args[1:])
     elif not error.args:
