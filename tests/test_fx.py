@@ -13,8 +13,10 @@ from traced_models import Checked, Net
 
 import tritorch as torch
 from tritorch import fx, nn, overridable
+from tritorch.dispatch import registry
 from tritorch.fx import names
 from tritorch.nn import functional as F
+from tritorch.testing.samples import each_tensor, samples_of, tensors_in
 
 
 @fx.wrap
@@ -74,6 +76,30 @@ def test_every_public_function_has_a_name():
     fx.Proxy(fx.Graph().placeholder("x"))                                # the functions have their public names from then on
     public = [f for f in overridable.public if isinstance(f, types.FunctionType)]
     assert len(public) > 900 and [f for f in public if not names.is_ours(f)] == []
+
+
+def test_public_operators_by_their_samples():
+    """Each is one node, whose code gives what the call gives, and so does that of its pickle."""
+    fx.Proxy(fx.Graph().placeholder("x"))
+    public = [op for op in registry.values() if op.samples_body and op in overridable.public]
+    for op in public:
+        args = next(samples_of(op))
+        tensors = [x.detach() for x in tensors_in(args)]
+
+        def call(*values):
+            rest = iter(values)
+            return op(*each_tensor(lambda x: next(rest), args))          # noqa: B023 (called in this round)
+
+        tracer = fx.Tracer()
+        graph = tracer.trace(call, concrete_args=(fx.PH,) * len(tensors))
+        module = fx.GraphModule(tracer.root, graph)
+        assert len(graph.nodes) == len(tensors) + 2 or op.returns != ("out",), op.__name__
+        results = []
+        for program in (call, module, pickle.loads(pickle.dumps(module))):
+            torch.manual_seed(0)
+            results.append(program(*[x.clone() for x in tensors]))
+        for found in results[1:]:
+            torch.testing.assert_close(found, results[0], rtol=0, atol=0, equal_nan=True, msg=op.__name__)
 
 
 def test_names_shadow_nothing():

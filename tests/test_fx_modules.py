@@ -49,6 +49,34 @@ def test_training_is_the_same():
     assert twin.double().train()(images(1)[0][0].double()).dtype is torch.float64
 
 
+def test_trained_on_the_simulated_gpu():
+    """A compiled step of a traced network, under autocast, is the eager one of the network itself."""
+    pytest.importorskip("triton")
+    from tritorch.cuda import driver
+
+    def step_of(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, t):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = F.cross_entropy(net(x), t)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    with driver.using(None):
+        torch.cuda.simulate()
+        net = Net().cuda()
+        twin, x, t = fx.symbolic_trace(copy.deepcopy(net)), X.cuda(), torch.tensor([0, 1, 2, 0]).cuda()
+        eager, compiled = step_of(net), torch.compile(step_of(twin))
+        for _ in range(5):
+            assert torch.equal(eager(x, t), compiled(x, t))
+        assert "is replayed" in compiled.report() and torch.equal(net.weight, twin.weight)
+
+
 def test_compiled_on_the_simulated_gpu():
     pytest.importorskip("triton")
     from tritorch.cuda import driver
@@ -300,7 +328,7 @@ def test_interpreters():
     for call in (lambda: fx.Interpreter(module).boxed_run([]), lambda: fx.Interpreter(module).run()):
         with pytest.raises(RuntimeError):
             call()
-    with pytest.raises(RuntimeError, match=r"While executing %layer .*call_module\[target=layer\]"):
+    with pytest.raises(RuntimeError, match=r"at %layer .*call_module\[target=layer\]"):
         fx.Interpreter(module).run(torch.ones(2, 5))
     defaults = fx.symbolic_trace(lambda x, y=3, *rest: x + y + (rest[0] if False else 0))
     assert fx.Interpreter(defaults).run(1) == 4 and fx.Interpreter(defaults).run(1, 1, 5) == 2
@@ -341,4 +369,4 @@ def test_threads_trace_one_after_another():
     for thread in threads:
         thread.join()
     assert len(found) == 4 and all(torch.equal(out, X.relu() + 1) for out in found)
-    assert before == (nn.Module.__call__, nn.Module.__getattribute__)
+    assert before == (nn.Module.__call__, nn.Module.__getattribute__) and not fx._symbolic_trace.is_fx_tracing()

@@ -32,7 +32,7 @@ def test_shapes():
     on_meta = fx.symbolic_trace(CNN().to("meta"))
     shape_prop.ShapeProp(on_meta).propagate(torch.empty(2, 1, 12, 12, device="meta"))
     assert [tuple(n.meta["tensor_meta"].shape) for n in on_meta.graph.nodes] == [tuple(f.shape) for f in facts.values()]
-    with pytest.raises(RuntimeError, match="ShapeProp error for: node=%first"):
+    with pytest.raises(RuntimeError, match="ShapeProp, at %first"):
         shape_prop.ShapeProp(module).propagate(torch.ones(2, 3))
     split = fx.symbolic_trace(lambda x: x.split(2))
     shape_prop.ShapeProp(split).propagate(X)
@@ -138,7 +138,7 @@ def test_pass_managers():
             call()
     with pytest.raises(TypeError):
         manager.add_checks(lambda: 3)
-    with pytest.raises(Exception, match="'<lambda>' pass"):
+    with pytest.raises(Exception, match="in the pass <lambda>"):
         pass_manager.PassManager([lambda module: 3])(module)
 
     class Dead(pass_base.PassBase):

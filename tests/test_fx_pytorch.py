@@ -238,7 +238,8 @@ def test_code_and_tables():
 
     ours, theirs = [lib.fx.symbolic_trace(module(lib, forward, weight=lib.nn.Parameter(lib.ones(2)))) for lib in LIBS]
     for text in (lambda g: g.code, lambda g: str(g.graph), lambda g: g.print_readable(print_output=False).replace("\n\n", "\n"), str):
-        assert text(ours).replace("tritorch", "torch").split() == text(theirs).split()
+        lines = [line for line in text(theirs).split("\n") if not line.lstrip().startswith("#")]
+        assert text(ours).replace("tritorch", "torch").split() == "\n".join(lines).split()
 
 
 @pytest.mark.parametrize("way", [{}, {"keep_original_order": True}, {"partition_affix": "p"}, {"tuple_return": True},

@@ -3,6 +3,7 @@ import copy
 import inspect
 import itertools
 import math
+import threading
 import warnings
 from types import FunctionType
 
@@ -25,7 +26,15 @@ __all__ = ["PH", "ProxyableClassMeta", "Tracer", "is_fx_symbolic_tracing", "is_f
 
 VARARGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _proxyable_classes = set()
-_tracing = False
+
+
+class _State(threading.local):
+    """What this thread does."""
+
+    tracing = False
+
+
+_state = _State()
 
 
 class PHBase:
@@ -52,17 +61,17 @@ def _placed(proxy, place):
 
 
 def is_fx_tracing():
-    """Whether a function is being traced.
+    """Whether this thread traces a function.
 
     >>> is_fx_tracing()
     False
     """
-    return _tracing
+    return _state.tracing
 
 
 def is_fx_symbolic_tracing():
-    """Whether a function is being traced, and not compiled."""
-    return _tracing and watched.watcher is None
+    """Whether this thread traces a function, and compiles none."""
+    return _state.tracing and watched.watcher is None
 
 
 class ProxyableClassMeta(type):
@@ -82,7 +91,7 @@ class ProxyableClassMeta(type):
         super().__init__(name, bases, attributes)
 
     def __call__(cls, *args, **kwargs):
-        proxy = find_proxy(args, kwargs) if _tracing else None
+        proxy = find_proxy(args, kwargs) if _state.tracing else None
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", cls, args, kwargs)
         return super().__call__(*args, **kwargs)
@@ -246,7 +255,7 @@ class Tracer(TracerBase):
             proxy = self.create_proxy("placeholder", f"{name}_{next(numbers)}", default, {})
             if isinstance(x, PHBase):
                 return _placed(proxy, x)
-            told = f"{name} has been specialized to have value {x} but got another value"
+            told = f"{name}: expected {x}, for which the function was traced, got another value"
             if x is None:
                 self.create_proxy("call_function", _assert_is_none, (proxy, told), {})
             elif isinstance(x, base_types) and not isinstance(x, Tensor):
@@ -264,8 +273,7 @@ class Tracer(TracerBase):
 
         While it runs, modules, functions marked by `wrap` and functions to wrap by themselves are what they are to this thread alone.
         """
-        global _tracing
-        was, is_module = _tracing, isinstance(root, Module)
+        was, is_module = _state.tracing, isinstance(root, Module)
         fn = getattr(type(root), self.traced_func_name) if is_module else root
         if not isinstance(fn, FunctionType):
             raise AssertionError(sentence("fx", "a function of Python or a Module", type(fn).__name__))
@@ -275,14 +283,14 @@ class Tracer(TracerBase):
         self.graph = Graph(tracer_cls=type(self))
         self.tensor_attrs = {value: f"{path}.{key}" if path else key for path, module in self.root.named_modules()
                              for key, value in vars(module).items() if isinstance(value, Tensor)}
-        _tracing = True
+        _state.tracing = True
         try:
             call, args = self.create_args_for_root(fn, is_module, concrete_args)
             with Patches(self, fn.__globals__):
                 kind = inspect.unwrap(fn).__annotations__.get("return")
                 self.create_node("output", "output", (self.create_arg(call(*args)),), {}, type_expr=kind)
         finally:
-            _tracing, self.submodule_paths = was, None
+            _state.tracing, self.submodule_paths = was, None
         return self.graph
 
 
@@ -319,8 +327,8 @@ def symbolic_trace(root, concrete_args=None):
         %x : [num_users=1] = placeholder[target=x]
         %double_1 : [num_users=1] = placeholder[target=double_1]
         %eq : [num_users=1] = call_function[target=operator.eq](args = (%double_1, True), kwargs = {})
-        %_assert : [num_users=0] = call_function[target=tritorch._assert](args = (%eq, double has been specialized to have value True
-            but got another value), kwargs = {})
+        %_assert : [num_users=0] = call_function[target=tritorch._assert](args = (%eq, double: expected True, for which the function
+            was traced, got another value), kwargs = {})
         %relu : [num_users=1] = call_method[target=relu](args = (%x,), kwargs = {})
         %mul : [num_users=1] = call_function[target=operator.mul](args = (2, %relu), kwargs = {})
         return mul

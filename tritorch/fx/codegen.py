@@ -158,7 +158,7 @@ class _Writer:
                  expanded_def=False, additional_meta=None):
         self.codegen, self.nodes, self.root_module, self.namespace, self.verbose = codegen, nodes, root_module, namespace, verbose
         self.include_stride, self.include_device, self.colored, self.expanded_def = include_stride, include_device, colored, expanded_def
-        self.additional_meta, self.returns, self.place = additional_meta or (), "", None
+        self.additional_meta, self.returns, self.place = additional_meta or (), "", ""
         self.inputs, self.body, self.globals, self.wrapped, self.last = [], [], {}, {}, {}
         seen = set()
         for user in reversed(nodes):
@@ -268,13 +268,11 @@ class _Writer:
         known = ", ".join(f"{key}: {node.meta[key]}" for key in self.additional_meta if key in node.meta)
         lines = (node.stack_trace or "").strip().split("\n")
         place = re.match(r'File "(.+)", line (\d+), in (.+)$', lines[-2].strip()) if len(lines) > 1 else None
-        text = "No stacktrace found for following nodes"
-        if place:
-            text = f"File: {place.group(1)}:{place.group(2)} in {place.group(3)}, code: {lines[-1].strip()}"
-        text = f"\n{self.paint('dim', f'# {known} # {text}' if known else f'# {text}')}\n"
+        found = f"File: {place.group(1)}:{place.group(2)} in {place.group(3)}, code: {lines[-1].strip()}" if place else ""
+        text = " # ".join(filter(None, (known, found)))
         if text != self.place:
             self.place = text
-            self.body.append(text)
+            self.body.append(f"\n{self.paint('dim', f'# {text}')}\n" if text else "\n")
 
     def annotation(self, node):
         """What is known of a node's value, as an annotation."""

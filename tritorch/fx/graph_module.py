@@ -309,8 +309,6 @@ class GraphModule(Module):
         class Sequential(tritorch.nn.Module):
             def forward(self, input: "f32[2, 3]"):
                 input_1 = input
-        <BLANKLINE>
-                # No stacktrace found for following nodes
                 _0: "f32[2, 3]" = getattr(self, "0")(input_1);  input_1 = None
                 return _0
         """
@@ -328,4 +326,4 @@ class GraphModule(Module):
         return "\n".join([f"class {name}(tritorch.nn.Module):", *[f"    {line}" if line.strip() else "" for line in body]])
 
     def __str__(self):
-        return f"{super().__str__()}\n{self._code}\n# To see more debug info, please use `graph_module.print_readable()`"
+        return f"{super().__str__()}\n{self._code}"

@@ -1,5 +1,4 @@
 """Running graphs node by node, and making others of them."""
-import contextlib
 import inspect
 
 from tritorch.errors import sentence
@@ -73,14 +72,9 @@ class Interpreter:
         args_list.clear()
         return self.run(initial_env=values)
 
-    @contextlib.contextmanager
-    def _set_current_node(self, node):
-        with fx_traceback.set_current_meta(node):
-            yield
-
     def run_node(self, n):
         """The value of a node."""
-        with self._set_current_node(n):
+        with fx_traceback.set_current_meta(n):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             return getattr(self, n.op)(n.target, args, kwargs)
 
@@ -148,7 +142,7 @@ class Interpreter:
 
 def _tell(error, node):
     """Add to an error the node where it came up."""
-    told = f"While executing {node.format_node()}" + (f"\nOriginal traceback:\n{node.stack_trace}" if node.stack_trace else "")
+    told = f"at {node.format_node()}" + (f"\nmade at\n{node.stack_trace}" if node.stack_trace else "")
     if error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}\n\n{told}", *error.args[1:])
     elif not error.args:

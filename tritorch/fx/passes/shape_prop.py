@@ -53,7 +53,7 @@ class ShapeProp(Interpreter):
         try:
             result = super().run_node(n)
         except Exception as error:
-            raise RuntimeError(f"ShapeProp error for: node={n.format_node()} with meta={n.meta}: {error}") from error
+            raise RuntimeError(f"ShapeProp, at {n.format_node()}: {error}") from error
         found = []
 
         def facts(x):

@@ -113,7 +113,7 @@ class PassManager:
             if not hasattr(result, "graph_module"):
                 raise TypeError(sentence("PassManager", f"a PassResult of {name}", type(result).__name__, use="pass_result_wrapper"))
         except Exception as error:
-            raise Exception(f"An error occurred when running the '{name}' pass: {error}") from error
+            raise Exception(f"PassManager, in the pass {name}: {error}") from error
         if isinstance(result.graph_module, GraphModule):
             result.graph_module.recompile()
         return result.graph_module, result.modified
