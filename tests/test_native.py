@@ -45,6 +45,7 @@ def test_norms_give_their_statistics():
             g, = torch.autograd.grad(mean.sum(), x)
             assert torch.allclose(g, torch.ones_like(g) * mean.numel() / x.numel())
     assert not mean.requires_grad
+    assert [y.shape for y in torch.native_group_norm(x[:0], w, b, 0, 2, 6, 2, 1e-3)] == [(0, 2, 6), (0, 2), (0, 2)]
     running = torch.zeros(2).double(), torch.ones(2).double()
     out, *empty = torch.native_batch_norm(x, w, b, *running, False, 0.1, 0.0)
     assert torch.allclose(out, x * w[:, None] + b[:, None]) and [e.numel() for e in empty] == [0, 0]

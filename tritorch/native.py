@@ -123,7 +123,7 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     check(input.numel() == N * C * HxW, "native_group_norm", f"{N} · {C} · {HxW} elements", tuple(input.shape))
     out, mean, rstd = groupnorm.group_norm_rows(input, group, weight, bias, eps)
     if followed(input):
-        mean, rstd = normalize.moments(input.to(input.dtype.compute).reshape(N, group, -1), 1, eps).unbind()
+        mean, rstd = normalize.moments(input.to(input.dtype.compute).reshape(N, group, C // group * HxW), 1, eps).unbind()
     return out, mean.reshape(N, group), rstd.reshape(N, group)
 
 

@@ -343,6 +343,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     try:
         check_statistics(input, running_mean, running_var, training)
         if not training:
+            check(not eps < 0, "batch_norm", "eps >= 0", eps, error=ValueError)
             return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
         check(not eps <= 0, "batch_norm", "eps > 0 in training", eps, error=ValueError)
         out, *batch = batch_norm_train(input, weight, bias, eps)

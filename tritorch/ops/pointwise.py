@@ -67,6 +67,7 @@ sub = _scaled("sub", """input - alpha · other, elementwise, broadcast.
 
 def rsub(input, other, alpha=1):
     """other - alpha · input."""
+    tensors("rsub", input=input)
     return sub(other, input, alpha)
 
 

@@ -103,9 +103,15 @@ def hstack(tensors, *, out=None):
     >>> torch.hstack([torch.tensor([1, 2]), torch.tensor([3])])
     tensor([1, 2, 3])
     """
-    tensors = [atleast_1d(t) for t in tensors]
-    check(len(tensors) > 0, "hstack", "at least one tensor", "none")
+    tensors = some("hstack", atleast_1d, tensors)
     return cat(tensors, 0 if len(tensors[0].shape) == 1 else 1, out=out)
+
+
+def some(name, shaped, tensors):
+    """Each of the tensors, of which there is one at least, in its shape."""
+    tensors = several(name, tensors)
+    check(len(tensors) > 0, name, "at least one tensor", "none")
+    return [shaped(t) for t in tensors]
 
 
 def vstack(tensors, *, out=None):
@@ -116,7 +122,7 @@ def vstack(tensors, *, out=None):
     tensor([[1, 2],
             [3, 4]])
     """
-    return cat([atleast_2d(t) for t in tensors], 0, out=out)
+    return cat(some("vstack", atleast_2d, tensors), 0, out=out)
 
 
 row_stack = vstack
@@ -129,7 +135,7 @@ def dstack(tensors, *, out=None):
     >>> torch.dstack([torch.ones(2, 3), torch.zeros(2, 3)]).shape
     tritorch.Size([2, 3, 2])
     """
-    return cat([atleast_3d(t) for t in tensors], 2, out=out)
+    return cat(some("dstack", atleast_3d, tensors), 2, out=out)
 
 
 def column_stack(tensors, *, out=None):
@@ -140,7 +146,7 @@ def column_stack(tensors, *, out=None):
     tensor([[1, 3],
             [2, 4]])
     """
-    return cat([t if len(t.shape) > 1 else view.reshape(t, -1, 1) for t in tensors], 1, out=out)
+    return cat(some("column_stack", lambda t: t if len(t.shape) > 1 else view.reshape(t, -1, 1), tensors), 1, out=out)
 
 
 # ------------------------------------------------------------------ another order
@@ -342,7 +348,7 @@ def broadcast_tensors(*tensors):
     tritorch.Size([3, 4])
     """
     tensors = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
-    shape = common_shape("broadcast_tensors", *[t.shape for t in tensors])
+    shape = common_shape("broadcast_tensors", *[t.shape for t in tensors]) if tensors else ()
     return tuple([view.expand_to(t, shape) for t in tensors])
 
 

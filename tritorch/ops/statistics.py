@@ -267,7 +267,7 @@ def vector_norm_grad(g, x, out, ord, dim, keepdim):
     if abs(ord) == math.inf:
         ties = x.abs() == norm
         return x.sgn() * (g / ties.sum(dim, keepdim=True) * ties)
-    scale = g / norm.masked_fill(norm == 0, 1) ** (ord - 1)
+    scale = g * norm ** (1 - ord) if ord < 1 else g / norm.masked_fill(norm == 0, 1) ** (ord - 1)
     return (x.sgn() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
 
 
