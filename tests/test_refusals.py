@@ -34,6 +34,8 @@ REFUSED = (
     (RuntimeError, "class probabilities of shape (4, 2)", lambda: F.cross_entropy(rows, ones(4, 3))),
     (ValueError, "targets of shape (4,)", lambda: F.linear_cross_entropy(rows, ones(3, 2), CLASSES)),
     (RuntimeError, "a batch of inputs", lambda: F.linear_cross_entropy(ones(3), ones(2, 4, 3), ones(2, 4))),
+    (RuntimeError, "weights that do not sum to zero", lambda: torch.cov(rows, aweights=torch.zeros(2))),
+    (torch.linalg.LinAlgError, "no zeros on the diagonal", lambda: torch.cholesky_inverse(torch.zeros(2, 2))),
     (RuntimeError, "a destination of shape (4, 2)", lambda: torch.cat((empty := torch.empty(0), rows), out=empty)),
 )
 

@@ -100,7 +100,7 @@ class Level:
                 return [t.reshape(outs[0].shape)]
             if op.__name__ == "as_strided":
                 return [op(self.same_layout(t, args[0]), *args[1:3], outs[0].offset - args[0].offset)]
-            return [op(t, *args[1:])]
+            return [op(t.contiguous() if op.__name__ == "view_as_complex" else t, *args[1:])]
         if op.jvp_rule is not None:
             moved = op.jvp_rule(tangents, args, outs)
             return moved if isinstance(moved, (tuple, list)) else [moved]
