@@ -711,8 +711,8 @@ def baddbmm(input, batch1, batch2, out_dtype=..., *, beta=..., alpha=..., out=..
 def bartlett_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
     """A triangle, `signal.windows.bartlett`, periodic unless told otherwise."""
     ...
-def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
-    """Normalize every channel of (N, C, …), then scale and shift."""
+def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled) -> Any:
+    """`nn.functional.batch_norm` with its arguments in another order."""
     ...
 def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count) -> Any:
     """The gradient of the input, from sums over all batches, whose values a channel `count` holds, one number for each batch:"""
@@ -1275,8 +1275,8 @@ def grid_sampler_2d(input, grid, interpolation_mode, padding_mode, align_corners
 def grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners) -> Any:
     """`grid_sampler` of volumes (N, C, D, H, W)."""
     ...
-def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
-    """Normalize every group of channels of every sample of (N, C, …), then scale and shift every channel."""
+def group_norm(input, num_groups, weight=..., bias=..., eps=..., cudnn_enabled=...) -> Any:
+    """`nn.functional.group_norm`."""
     ...
 def gru(*args, **kwargs) -> Any:
     """Stacked GRU layers, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.GRU`."""
@@ -1371,8 +1371,8 @@ def initial_seed() -> Any:
 def inner(input, other, *, out=...) -> Any:
     """Sums of products over the last dim of both: shape input.shape[:-1] + other.shape[:-1]. With a 0-dim operand: the product."""
     ...
-def instance_norm(input, running_mean=..., running_var=..., weight=..., bias=..., use_input_stats=..., momentum=..., eps=...) -> Any:
-    """batch_norm of every sample by itself: each channel of each sample has statistics of its own."""
+def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled) -> Any:
+    """`nn.functional.instance_norm` with its arguments in another order."""
     ...
 def inverse(input, *, out=...) -> Any:
     """The inverse of square matrices (…, n, n): `linalg.inv` under its older name."""
@@ -1479,8 +1479,8 @@ def kron(input, other, *, out=...) -> Any:
 def kthvalue(input, k, dim=..., keepdim=..., *, out=...) -> Any:
     """The k-th smallest element along `dim` (k from 1), and where it is."""
     ...
-def layer_norm(input, normalized_shape, weight=..., bias=..., eps=...) -> Any:
-    """Normalize the last dims to mean 0 and variance 1, then scale and shift."""
+def layer_norm(input, normalized_shape, weight=..., bias=..., eps=..., cudnn_enable=...) -> Any:
+    """`nn.functional.layer_norm`."""
     ...
 def lcm(input, other) -> Tensor:
     """The least common multiple."""

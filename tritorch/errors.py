@@ -115,9 +115,8 @@ def refused_size(error, shape, dtype):
     """The error to raise for numpy's at an array of this shape and dtype."""
     if isinstance(error, AttributeError):
         return TypeError(sentence("empty", "a tritorch.dtype", repr(dtype)))
-    if len(shape) > 64:
-        return RuntimeError(sentence("empty", "at most 64 dims, as numpy has", len(shape)))
-    return OutOfMemoryError(sentence("empty", "sizes for which the host has memory", f"{tuple(shape)} of {dtype}"))
+    rule, kind = ("at most 64 dims", RuntimeError) if len(shape) > 64 else ("sizes for which the host has memory", OutOfMemoryError)
+    return kind(sentence("empty", rule, f"{tuple(shape)} of {dtype}"))
 
 
 def answered(error):
@@ -152,8 +151,6 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
                 if kind in ("a tensor", "tensors"):
                     raise NoTensor(sentence(name, f"{kind} as {key}", type(value).__name__)) from error
                 raise TypeError(sentence(name, f"{kind} as {key}", _shown(value))) from error
-    if str(error).startswith("maximum supported dimension"):
-        raise RuntimeError(sentence(op or frames[0].f_code.co_name, "at most 64 dims, as numpy has", error)) from None
     if isinstance(error, MemoryError) or str(error).startswith(("array is too big", "Maximum allowed dimension")):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
 

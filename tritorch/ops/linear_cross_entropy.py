@@ -302,6 +302,7 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     """
     ignored = -100 if ignore_index is None else ignore_index
     lead, classes, inner = input.shape[:-1], linear_weight.shape[0], linear_weight.shape[1:-1]
+    check(len(lead) < 2, "linear_cross_entropy", "an input of one or two dims", input.shape)
     if target.dtype.is_floating_point or inner:
         check(lead or not inner, "linear_cross_entropy", "a batch of inputs for a loss of several dims", input.shape, linear_weight.shape)
         check(ignore_index is None or not target.dtype.is_floating_point, "linear_cross_entropy",

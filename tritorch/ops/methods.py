@@ -21,7 +21,6 @@ from tritorch.layout import strided
 from tritorch.ops import (
     activation,
     attention_bias,
-    batchnorm,
     bessel,
     bincount,
     compare,
@@ -36,7 +35,6 @@ from tritorch.ops import (
     gamma,
     gamma_functions,
     getitem,
-    groupnorm,
     indexing,
     item,
     lerp,
@@ -142,9 +140,7 @@ FUNCTIONS = {
     gamma_functions: "polygamma",
     gamma: "_standard_gamma _standard_gamma_grad _sample_dirichlet _dirichlet_grad",
     dropout: "dropout",
-    normalize: "layer_norm rms_norm",
-    batchnorm: "batch_norm instance_norm",
-    groupnorm: "group_norm",
+    normalize: "rms_norm",
 }
 IN_PLACE = {
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn
