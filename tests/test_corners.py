@@ -205,7 +205,8 @@ def test_outputs_of_recurrent_layers_are_no_views():
 
 def test_norms_at_zero_move_by_nothing(device):
     def program(lib, x):
-        norms = [lambda v, p=p, d=d: lib.linalg.vector_norm(v, p, dim=d).sum() for p in (2, 1, 3, 0.5, float("inf")) for d in (None, 1)]
+        orders = [(p, d) for p in (2, 1, 3, 0.5, -1, -2.5, float("inf")) for d in (None, 1)]
+        norms = [lambda v, p=p, d=d: lib.linalg.vector_norm(v, p, dim=d).sum() for p, d in orders]
         return [(lib.func.grad(f)(x), lib.func.jvp(f, (x,), (x + 1,))[1]) for f in norms]
 
     agree(program, np.zeros((2, 3)), device=device)

@@ -74,6 +74,18 @@ def test_signs_of_zeros(device):
         agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y), x, y, device=device, what=name)
 
 
+def test_gradients_beside_what_is_infinite_or_no_number(device):
+    for values in ([INF, 1.0, -2.0], [NAN, 1.0, -2.0], [1.0, -INF, INF], [-2.0, NAN, 1.0]):
+        for name, f in {"logcumsumexp": lambda lib, x: x.logcumsumexp(0), "norm": lambda lib, x: (x.norm(-INF), x.norm(INF)),
+                        "quantile": lambda lib, x: x.quantile(0.25)}.items():
+            agree(f, np.array(values, np.float32), grad=True, device=device, what=f"{name} of {values}")
+
+
+def test_slopes_at_zeros_of_both_signs(device):
+    for name in ("sqrt", "rsqrt", "log", "log2", "log10", "reciprocal", "abs"):
+        agree(lambda lib, x, name=name: getattr(lib, name)(x), np.array([0.0, -0.0, 4.0], np.float32), grad=True, device=device, what=name)
+
+
 def test_nothing_to_integrate(device):
     for n in (0, 1, 2):
         agree(lambda lib, y: (lib.trapezoid(y), lib.cumulative_trapezoid(y)), np.ones(n, np.float32), device=device)

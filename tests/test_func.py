@@ -203,6 +203,27 @@ def test_functional(torch):
 
 # ------------------------------------------------------------------ forward mode by hand
 @both
+def test_what_does_not_move_has_a_tangent_of_zeros(torch):
+    ad = __import__("importlib").import_module(torch.__name__ + ".autograd.forward_ad")
+    x, v = values(torch, 1.5, -2.0), values(torch, 1.0, -1.0)
+    with ad.dual_level():
+        dual = ad.make_dual(x, v)
+        mantissa, exponent = torch.frexp(dual)
+        assert ad.unpack_dual(exponent).tangent is None and ad.unpack_dual(dual > 0).tangent is None
+        return [ad.unpack_dual(y).tangent for y in (dual.sign(), dual.floor(), dual.round() + x, mantissa, dual.sign() * dual)]
+
+
+@both
+def test_tangents_that_lie_otherwise_than_their_tensors(torch):
+    ad = __import__("importlib").import_module(torch.__name__ + ".autograd.forward_ad")
+    x, v = values(torch, 1.5, -2.0, 3.0, 0.5).reshape(2, 2), values(torch, 1.0, -1.0, 2.0, 0.0).reshape(2, 2).t()
+    with ad.dual_level():
+        dual = ad.make_dual(x, v)
+        made = dual.view(4), torch.view_as_real(torch.view_as_complex(dual)), dual.as_strided((2,), (1,), 1)
+        return [ad.unpack_dual(y).tangent for y in made]
+
+
+@both
 def test_dual_numbers(torch):
     ad = __import__("importlib").import_module(torch.__name__ + ".autograd.forward_ad")
     x, v, w = values(torch, 1.0, 2.0), values(torch, 1.0, -1.0), values(torch, 3.0, 4.0).requires_grad_()

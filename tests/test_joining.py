@@ -5,6 +5,12 @@ import pytest
 import tritorch as torch
 
 
+def test_nothing_at_all_has_a_gradient():
+    nothing, rows = [torch.zeros(n, requires_grad=True) for n in (0, (2, 3))]
+    torch.cat([nothing, rows], 1).sum().backward()
+    assert nothing.grad.shape == (0,) and rows.grad.shape == (2, 3)
+
+
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "bool"])
 @pytest.mark.parametrize("widths", [(1, 1), (1, 1, 1), (1,) * 4, (1,) * 8, (7, 9), (3, 1, 2), (16, 1), (1, 0, 1), (1,) * 9])
 def test_short_rows_one_after_the_other(widths, kind, cuda):

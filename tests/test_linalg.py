@@ -148,6 +148,16 @@ def test_gradients_where_values_are_equal():
         made = f(x)
         (made.sum() if made.ndim == 1 else made.diagonal().sum()).backward()
         near(x.grad, want * np.eye(3))
+    for f in (lambda x: torch.linalg.norm(x, 2), lambda x: torch.linalg.matrix_norm(x, -2)):          # which of them it is, nobody knows
+        x = on(np.eye(3), grad=True)
+        f(x).backward()
+        near(x.grad, np.eye(3) / 3)
+
+
+def test_a_power_of_zero_moves_by_nothing():
+    x = on(np.eye(2) * 3, grad=True)
+    torch.linalg.matrix_power(x, 0).sum().backward()
+    near(x.grad, np.zeros((2, 2)))
 
 
 def test_least_squares():

@@ -134,6 +134,18 @@ def test_devices_agree(name, cuda):
         np.testing.assert_allclose(got.detach().cpu().numpy(), want.detach().numpy(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_of_channels_last_volumes(transposed, cuda):
+    run = T.nn.functional.conv_transpose3d if transposed else T.nn.functional.conv3d
+    for device in ("cpu", cuda):
+        x, w = T.randn(2, 3, 4, 5, 6, device=device), T.randn(*((3, 2) if transposed else (2, 3)), 2, 2, 3, device=device)
+        want = run(x, w, stride=2)
+        for operands in ((x, w.to(memory_format=T.channels_last_3d)), (x.to(memory_format=T.channels_last_3d), w)):
+            out = run(*operands, stride=2)
+            assert out.is_contiguous(memory_format=T.channels_last_3d) and want.is_contiguous()
+            T.testing.assert_close(out.contiguous(), want)
+
+
 def test_in_place_and_out_keep_their_memory():
     x, y = image(2, 3, 4, 5), T.ones(2, 3, 4, 5)
     address = y.data_ptr()

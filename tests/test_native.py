@@ -31,6 +31,19 @@ def test_lookups():
     assert torch.equal(out, torch.stack([X[1], X[[3, 3, 0]].mean(0)])) and owners.tolist() == [0, 1, 1, 1] and sizes.tolist() == [1, 3]
 
 
+def test_norms_take_parameters_before_statistics():
+    """And are told of cuDNN, as PyTorch's are."""
+    x, w, b = X.reshape(2, 2, 6), torch.tensor([2.0, 3.0]).double(), torch.tensor([-1.0, 1.0]).double()
+    mean, var = torch.tensor([0.5, -0.5]).double(), torch.tensor([4.0, 0.25]).double()
+    running = mean.clone(), var.clone()
+    assert torch.equal(torch.batch_norm(x, w, b, mean, var, False, 0.1, 1e-3, True), F.batch_norm(x, mean, var, w, b, eps=1e-3))
+    assert torch.equal(torch.instance_norm(x, w, b, mean, var, True, 0.5, 1e-3, cudnn_enabled=False),
+                       F.instance_norm(x, *running, w, b, momentum=0.5, eps=1e-3))
+    assert torch.equal(mean, running[0]) and torch.equal(var, running[1])
+    assert torch.equal(torch.layer_norm(x, (6,), eps=1e-3, cudnn_enable=False), F.layer_norm(x, (6,), eps=1e-3))
+    assert torch.equal(torch.group_norm(x, 2, w, b, 1e-3, False), F.group_norm(x, 2, w, b, 1e-3))
+
+
 def test_norms_give_their_statistics():
     """And those of layer norm and group norm have gradients."""
     x, w, b = X.reshape(2, 2, 6).clone().requires_grad_(), torch.tensor([2.0, 3.0]).double(), torch.tensor([-1.0, 1.0]).double()
@@ -45,6 +58,7 @@ def test_norms_give_their_statistics():
             g, = torch.autograd.grad(mean.sum(), x)
             assert torch.allclose(g, torch.ones_like(g) * mean.numel() / x.numel())
     assert not mean.requires_grad
+    assert [y.shape for y in torch.native_group_norm(x[:0], w, b, 0, 2, 6, 2, 1e-3)] == [(0, 2, 6), (0, 2), (0, 2)]
     running = torch.zeros(2).double(), torch.ones(2).double()
     out, *empty = torch.native_batch_norm(x, w, b, *running, False, 0.1, 0.0)
     assert torch.allclose(out, x * w[:, None] + b[:, None]) and [e.numel() for e in empty] == [0, 0]

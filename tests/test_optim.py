@@ -269,6 +269,9 @@ def test_construction_and_its_errors():
     named = SGD([("w", w), ("b", b)])
     assert named.param_groups[0]["param_names"] == ["w", "b"] and named.param_groups[0]["params"] == [w, b]
     assert "lr: 0.001" in repr(named) and repr(named).startswith("SGD (\nParameter Group 0\n")
+    assert list(named.state_dict()["param_groups"][0])[::len(named.param_groups[0]) - 1] == ["param_names", "params"]      # PyTorch's order
+    grouped = repr(SGD([{"params": w}, {"params": b, "lr": 1.0}]))
+    assert "\n    weight_decay: 0\n\nParameter Group 1\n" in grouped and grouped.endswith("    weight_decay: 0\n)")
 
 
 def test_zero_grad():

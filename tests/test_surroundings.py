@@ -143,6 +143,10 @@ def test_special_functions(name):
 
 def test_functions_that_write_into_their_argument():
     x = torch.tensor([-1.0, 2.0])
+    for write, want in ((torch.zero_, [0, 0]), (lambda y: torch.fill_(y, 2), [2, 2]), (lambda y: torch.threshold_(y, 3.0, 5.0), [5, 5]),
+                        (lambda y: torch.index_put_(y, (torch.tensor([1]),), torch.tensor(7.0)), [1, 7])):
+        y = torch.ones(2)
+        assert write(y) is y and y.tolist() == want
     assert torch.relu_(x) is x and torch.exp_(x).tolist() == pytest.approx([1.0, 7.389056])
 
 
@@ -209,6 +213,22 @@ def test_older_names_of_autocast():
     with torch.autocast("cpu", dtype=torch.float16):
         assert torch.is_autocast_cpu_enabled() and torch.get_autocast_cpu_dtype() is torch.float16
     assert not torch.is_autocast_cpu_enabled()
+
+
+def test_lazy_layers_load_what_is_not_known_yet():
+    from tritorch.nn.parameter import UninitializedParameter
+
+    for make, x in ((lambda: torch.nn.LazyConv2d(4, 2), torch.ones(1, 3, 4, 4)), (torch.nn.LazyBatchNorm1d, torch.randn(5, 3)),
+                    (lambda: torch.nn.Sequential(torch.nn.LazyLinear(2), torch.nn.ReLU()), torch.ones(2, 3))):
+        saved, layer = make().state_dict(), make()
+        assert any(isinstance(value, UninitializedParameter) for value in saved.values())
+        layer.load_state_dict(saved)
+        out = layer(x)
+        later = make()
+        later.load_state_dict(layer.state_dict())
+        assert torch.equal(later.eval()(x), layer.eval()(x)) and out.shape == layer(x).shape
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        torch.nn.Linear(3, 2).load_state_dict(torch.nn.LazyLinear(2).state_dict())
 
 
 def test_parameters_of_lazy_layers_are_known():

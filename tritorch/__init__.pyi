@@ -645,6 +645,9 @@ def argwhere(input, *, as_tuple=..., out=...) -> Any:
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
     """The storage read under any shape, strides and offset that stay inside it."""
     ...
+def as_strided_(self, *args, **kw) -> Any:
+    """`as_strided` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+    ...
 def as_strided_copy(input, size, stride, storage_offset=..., *, out=...) -> Any:
     """A copy of what `as_strided` shows."""
     ...
@@ -711,8 +714,8 @@ def baddbmm(input, batch1, batch2, out_dtype=..., *, beta=..., alpha=..., out=..
 def bartlett_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
     """A triangle, `signal.windows.bartlett`, periodic unless told otherwise."""
     ...
-def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
-    """Normalize every channel of (N, C, …), then scale and shift."""
+def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled) -> Any:
+    """`nn.functional.batch_norm` with its arguments in another order."""
     ...
 def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count) -> Any:
     """The gradient of the input, from sums over all batches, whose values a channel `count` holds, one number for each batch:"""
@@ -813,6 +816,9 @@ def ceil_(self, *args, **kw) -> Any:
 def celu(input, alpha=...) -> Any:
     """x above 0, alpha·(e^(x/alpha) - 1) below."""
     ...
+def celu_(input, alpha=...) -> Any:
+    """`celu` in place."""
+    ...
 def chain_matmul(*matrices, out=...) -> Any:
     """The product of several matrices in the order that needs the fewest multiplications."""
     ...
@@ -890,6 +896,9 @@ def conj(input) -> Any:
     ...
 def conj_physical(input, *, out=...) -> Any:
     """The conjugate, as `conj`."""
+    ...
+def conj_physical_(self, *args, **kw) -> Any:
+    """`conj_physical` written into the tensor itself."""
     ...
 def constant_pad_nd(input, pad, value=...) -> Any:
     """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;"""
@@ -1128,6 +1137,9 @@ def feature_dropout_(input, p, train) -> Any:
 def fill(input, value) -> Any:
     """A tensor like the input, all of whose elements are a number or a tensor without dims."""
     ...
+def fill_(input, value) -> Any:
+    """Write the number (or 0-dim tensor) `value` into every element."""
+    ...
 def fix(input) -> Tensor:
     """Rounded towards zero."""
     ...
@@ -1209,6 +1221,9 @@ def gather(input, dim, index, sparse_grad=...) -> Tensor:
 def gcd(input, other) -> Tensor:
     """The greatest common divisor."""
     ...
+def gcd_(self, *args, **kw) -> Any:
+    """`gcd` written into the tensor itself."""
+    ...
 def ge(input, other) -> Tensor:
     """input ≥ other, elementwise, broadcast, as bool."""
     ...
@@ -1275,8 +1290,8 @@ def grid_sampler_2d(input, grid, interpolation_mode, padding_mode, align_corners
 def grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners) -> Any:
     """`grid_sampler` of volumes (N, C, D, H, W)."""
     ...
-def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
-    """Normalize every group of channels of every sample of (N, C, …), then scale and shift every channel."""
+def group_norm(input, num_groups, weight=..., bias=..., eps=..., cudnn_enabled=...) -> Any:
+    """`nn.functional.group_norm`."""
     ...
 def gru(*args, **kwargs) -> Any:
     """Stacked GRU layers, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.GRU`."""
@@ -1353,6 +1368,9 @@ def index_fill(input, dim, index, value, *, out=...) -> Any:
 def index_put(input, indices, values, accumulate=..., *, out=...) -> Any:
     """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
     ...
+def index_put_(self, *args, **kw) -> Any:
+    """`index_put` written into the tensor itself."""
+    ...
 def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...) -> Any:
     """input whose slices along `dim` that `index` names are joined with those of source, by 'prod', 'mean', 'amax' or 'amin'; without"""
     ...
@@ -1371,8 +1389,8 @@ def initial_seed() -> Any:
 def inner(input, other, *, out=...) -> Any:
     """Sums of products over the last dim of both: shape input.shape[:-1] + other.shape[:-1]. With a 0-dim operand: the product."""
     ...
-def instance_norm(input, running_mean=..., running_var=..., weight=..., bias=..., use_input_stats=..., momentum=..., eps=...) -> Any:
-    """batch_norm of every sample by itself: each channel of each sample has statistics of its own."""
+def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled) -> Any:
+    """`nn.functional.instance_norm` with its arguments in another order."""
     ...
 def inverse(input, *, out=...) -> Any:
     """The inverse of square matrices (…, n, n): `linalg.inv` under its older name."""
@@ -1479,11 +1497,14 @@ def kron(input, other, *, out=...) -> Any:
 def kthvalue(input, k, dim=..., keepdim=..., *, out=...) -> Any:
     """The k-th smallest element along `dim` (k from 1), and where it is."""
     ...
-def layer_norm(input, normalized_shape, weight=..., bias=..., eps=...) -> Any:
-    """Normalize the last dims to mean 0 and variance 1, then scale and shift."""
+def layer_norm(input, normalized_shape, weight=..., bias=..., eps=..., cudnn_enable=...) -> Any:
+    """`nn.functional.layer_norm`."""
     ...
 def lcm(input, other) -> Tensor:
     """The least common multiple."""
+    ...
+def lcm_(self, *args, **kw) -> Any:
+    """`lcm` written into the tensor itself."""
     ...
 def ldexp(input, other, *, out=...) -> Any:
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
@@ -1995,6 +2016,9 @@ def select_scatter(input, src, dim, index) -> Any:
 def selu(input) -> Tensor:
     """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     ...
+def selu_(input) -> Any:
+    """`selu` in place."""
+    ...
 def set_anomaly_enabled(enabled, check_nan=...) -> Any:
     """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients."""
     ...
@@ -2223,6 +2247,9 @@ def tensordot(a, b, dims=..., *, out=...) -> Any:
 def threshold(input, threshold, value) -> Any:
     """input where it is greater than `threshold`, else `value`."""
     ...
+def threshold_(input, threshold, value) -> Any:
+    """`threshold` in place."""
+    ...
 def tile(input, *sizes, dims=...) -> Any:
     """As `repeat`, but missing sizes count as 1."""
     ...
@@ -2363,6 +2390,9 @@ def xlogy(input, other) -> Tensor:
     ...
 def xlogy_(self, *args, **kw) -> Any:
     """`xlogy` written into the tensor itself."""
+    ...
+def zero_(input) -> Any:
+    """Write 0 into every element."""
     ...
 def zeros(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A tensor of zeros."""

@@ -318,7 +318,8 @@ def _check_destination(door, out, shape, dtype, device, args):
     check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor",
           use="x.clone()")
     if out.shape != layout(shape)[0]:
-        check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
+        read = any(out is a for arg in args for a in (arg if type(arg) is tuple else (arg,)))
+        check(out.numel() == 0 and not read, name, f"a destination of shape {tuple(shape)}", out.shape)
         if state.grad:
             slices.prepare(door, (out,), args)                           # raises where a gradient is wanted
         out.form, fresh = None, empty(shape, out.dtype, device)          # an empty out= takes the shape of the result, as in PyTorch

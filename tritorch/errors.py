@@ -115,7 +115,8 @@ def refused_size(error, shape, dtype):
     """The error to raise for numpy's at an array of this shape and dtype."""
     if isinstance(error, AttributeError):
         return TypeError(sentence("empty", "a tritorch.dtype", repr(dtype)))
-    return OutOfMemoryError(sentence("empty", "sizes for which the host has memory", f"{tuple(shape)} of {dtype}"))
+    rule, kind = ("at most 64 dims", RuntimeError) if len(shape) > 64 else ("sizes for which the host has memory", OutOfMemoryError)
+    return kind(sentence("empty", rule, f"{tuple(shape)} of {dtype}"))
 
 
 def answered(error):

@@ -96,6 +96,47 @@ def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, sp
     return bags.looked_up(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx)
 
 
+# ------------------------------------------------------------------ norms, which cuDNN has no part in here
+def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled):
+    """`nn.functional.batch_norm` with its arguments in another order.
+
+    >>> import tritorch as torch
+    >>> torch.batch_norm(torch.ones(2, 1), None, None, torch.zeros(1), torch.full((1,), 4.0), False, 0.1, 0.0, True).tolist()
+    [[0.5], [0.5]]
+    """
+    return batchnorm.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled):
+    """`nn.functional.instance_norm` with its arguments in another order.
+
+    >>> import tritorch as torch
+    >>> torch.instance_norm(torch.tensor([[[1.0, 3.0]]]), None, None, None, None, True, 0.1, 1e-5, True)
+    tensor([[[-1.0000,  1.0000]]])
+    """
+    return batchnorm.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_enable=True):
+    """`nn.functional.layer_norm`.
+
+    >>> import tritorch as torch
+    >>> torch.layer_norm(torch.tensor([1.0, 3.0]), (2,), None, None, 0.0, False)
+    tensor([-1.,  1.])
+    """
+    return normalize.layer_norm(input, normalized_shape, weight, bias, eps)
+
+
+def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
+    """`nn.functional.group_norm`.
+
+    >>> import tritorch as torch
+    >>> torch.group_norm(torch.tensor([[1.0, 3.0]]), 1, None, None, 0.0, False)
+    tensor([[-1.,  1.]])
+    """
+    return groupnorm.group_norm(input, num_groups, weight, bias, eps)
+
+
 # ------------------------------------------------------------------ norms with their statistics
 @explained
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
@@ -123,7 +164,7 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     check(input.numel() == N * C * HxW, "native_group_norm", f"{N} · {C} · {HxW} elements", tuple(input.shape))
     out, mean, rstd = groupnorm.group_norm_rows(input, group, weight, bias, eps)
     if followed(input):
-        mean, rstd = normalize.moments(input.to(input.dtype.compute).reshape(N, group, -1), 1, eps).unbind()
+        mean, rstd = normalize.moments(input.to(input.dtype.compute).reshape(N, group, C // group * HxW), 1, eps).unbind()
     return out, mean.reshape(N, group), rstd.reshape(N, group)
 
 

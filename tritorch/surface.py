@@ -59,11 +59,12 @@ HOMES = {
     "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
             set_default_tensor_type ShortTensor typename""",
     "threads": "get_num_threads set_num_threads",
-    "native": """adaptive_max_pool1d affine_grid_generator alpha_dropout alpha_dropout_ bilinear binary_cross_entropy_with_logits
-            constant_pad_nd cosine_embedding_loss ctc_loss dropout_ embedding embedding_bag feature_alpha_dropout
-            feature_alpha_dropout_ feature_dropout feature_dropout_ frobenius_norm grid_sampler grid_sampler_2d grid_sampler_3d
-            hinge_embedding_loss kl_div margin_ranking_loss native_batch_norm native_channel_shuffle native_dropout
-            native_group_norm native_layer_norm norm_except_dim poisson_nll_loss triplet_margin_loss""",
+    "native": """adaptive_max_pool1d affine_grid_generator alpha_dropout alpha_dropout_ batch_norm bilinear
+            binary_cross_entropy_with_logits constant_pad_nd cosine_embedding_loss ctc_loss dropout_ embedding embedding_bag
+            feature_alpha_dropout feature_alpha_dropout_ feature_dropout feature_dropout_ frobenius_norm grid_sampler grid_sampler_2d
+            grid_sampler_3d group_norm hinge_embedding_loss instance_norm kl_div layer_norm margin_ranking_loss native_batch_norm
+            native_channel_shuffle native_dropout native_group_norm native_layer_norm norm_except_dim poisson_nll_loss
+            triplet_margin_loss""",
     "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
     "ops.binomial": "binomial",
     "ops.dropout": "rrelu rrelu_",
@@ -93,7 +94,8 @@ HOMES = {
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
-    "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
+    "nn.functional": """celu_ channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle selu_
+            threshold_""",
     "ops.create": "empty_permuted",
     "sparse.construct": """sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor
             sparse_csr_tensor""",

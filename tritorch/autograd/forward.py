@@ -94,13 +94,13 @@ class Level:
         """The tangents of the outputs."""
         if not op.impls:                                                 # a view moves its tangent as it moves itself
             t = tangents[0]
-            if t is None:
+            if t is None or not op.rules:                                # the bits under another dtype have no gradient
                 return [None]
             if op.__name__ == "view_as_shape":                           # a tangent may lie otherwise than its primal
                 return [t.reshape(outs[0].shape)]
             if op.__name__ == "as_strided":
                 return [op(self.same_layout(t, args[0]), *args[1:3], outs[0].offset - args[0].offset)]
-            return [op(t, *args[1:])]
+            return [op(t.contiguous() if op.__name__ == "view_as_complex" else t, *args[1:])]
         if op.jvp_rule is not None:
             moved = op.jvp_rule(tangents, args, outs)
             return moved if isinstance(moved, (tuple, list)) else [moved]
@@ -193,13 +193,15 @@ def transpose(op, args, tangents):
         result = [None] * len(outs)
         if live:
             probes = [outs[k].detach().clone().zero_().requires_grad_() for k in live]
+            for k, probe in zip(live, probes):                           # steps do not move: their tangents are zeros
+                result[k] = probe.detach()
             pulled = differentiate([outs[k] for k in live], [x for x, _ in picked], probes, create_graph=True, allow_unused=True)
             pairs = [(p, t) for p, (_, t) in zip(pulled, picked) if p is not None and p.requires_grad]
             if pairs:
                 moved = differentiate([p for p, _ in pairs], probes, [t.to(p.dtype).expand(p.shape) for p, t in pairs], create_graph=keep,
                                       allow_unused=True)
                 for k, m in zip(live, moved):
-                    result[k] = m if watched or m is None else _cut(m)
+                    result[k] = result[k] if m is None else m if watched else _cut(m)
     finally:
         state.grad = was
     return result

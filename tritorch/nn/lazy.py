@@ -38,8 +38,15 @@ class LazyModuleMixin(Module):
     def _upgrade_state_dict(self, state_dict, prefix, version):
         super()._upgrade_state_dict(state_dict, prefix, version)
         for name, parameter in self._parameters.items():
-            if is_lazy(parameter) and prefix + name in state_dict:
-                parameter.materialize(state_dict[prefix + name].shape)
+            saved = state_dict.get(prefix + name)
+            if is_lazy(parameter) and saved is not None and not is_lazy(saved):
+                parameter.materialize(saved.shape)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, parameter in self._parameters.items():
+            if is_lazy(parameter):                                       # who loads it has to know that its shape says nothing
+                destination[prefix + name] = parameter
 
 
 def _complete(module, args):

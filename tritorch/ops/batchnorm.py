@@ -342,9 +342,9 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     """
     try:
         check_statistics(input, running_mean, running_var, training)
+        check(not (eps < 0 or training and eps == 0), "batch_norm", "eps >= 0, and eps > 0 in training", eps, error=ValueError)
         if not training:
             return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
-        check(not eps <= 0, "batch_norm", "eps > 0 in training", eps, error=ValueError)
         out, *batch = batch_norm_train(input, weight, bias, eps)
         follow(running_mean, running_var, batch, input, momentum)
         return out

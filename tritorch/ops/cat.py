@@ -110,7 +110,7 @@ concatenated.complex = OWN
 def concatenated_grad(g, dim, sizes):
     pieces, start, d = [], 0, wrap_dim(dim, len(g.shape), "cat")
     for n in sizes:
-        pieces.append(None if n is None else slicing.slice_dim(g, d, start, start + n, 1))
+        pieces.append(g.new_zeros(0) if n is None else slicing.slice_dim(g, d, start, start + n, 1))
         start += n or 0
     return tuple(pieces)
 

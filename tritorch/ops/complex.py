@@ -144,6 +144,7 @@ polar = binary("polar", """abs · (cos angle + i · sin angle), elementwise, bro
                tensors="input other", result=_complex_dtype,
                complex=MADE, grad_input=lambda g, abs, angle: real(g * polar(abs * 0 + 1, -angle)),
                grad_other=lambda g, out: imag(g * conj(out)))
+complex.exact = polar.exact = True
 times_i = unary("times_i", "i · input.", lambda x: parts(-x.imag, x.real, x.dtype), complex=OWN,
                 result=lambda name, x: x.dtype.to_complex(), grad=lambda g: -times_i(g))
 conjugate = unary("conjugate", "The conjugate of a complex tensor: the imaginary parts with the other sign.", np.conj, complex=OWN,

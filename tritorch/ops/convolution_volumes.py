@@ -6,6 +6,7 @@ kernel is one over channels, in the precision of the products; where frames meet
 from math import prod
 
 from tritorch.errors import check, explained, refuse_misuse, whole_numbers
+from tritorch.memory_format import contiguous_format, suggested
 from tritorch.ops.convolution import (
     batched_input,
     conv1d,
@@ -42,6 +43,11 @@ def _frames(images, n, count):
     return images.unflatten(0, (n, count)).transpose(1, 2)
 
 
+def _format(*volumes):
+    """That of the result: channels last if one of the operands is."""
+    return next((found for x in volumes if (found := suggested(x.shape, x.strides)) is not contiguous_format), contiguous_format)
+
+
 def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q).
 
@@ -60,7 +66,7 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         check(prod(size) < 1 << 46, "conv3d", "a result of fewer than 2⁴⁶ elements", size)       # before anything is copied for it
         images = _read_by(x, weight.shape[2], size[0], padding[0], stride[0], dilation[0])
         out = convolve(images, weight.flatten(1, 2), bias, size[1:], stride[1:], padding[1:], dilation[1:], groups)
-        out = _frames(out, x.shape[0], size[0]).contiguous()
+        out = _frames(out, x.shape[0], size[0]).contiguous(memory_format=_format(x, weight))
         return out if batched else out.squeeze(0)
     except Exception as error:
         if answer := refuse_misuse(error):
@@ -99,7 +105,7 @@ def conv3d_input(gradient, weight, size, stride, padding, dilation, groups):
             zero = gradient.narrow(2, 0, 0).sum(dtype=kind) + weight.narrow(2, 0, 0).sum(dtype=kind)     # whose gradients are zeros
             phases = [zero.expand(n, channels, count, *size[1:]) if phase is None else phase for phase in phases]
         out = stack(phases, 3)
-    return out.flatten(2, 3).narrow(2, 0, size[0]).contiguous()
+    return out.flatten(2, 3).narrow(2, 0, size[0]).contiguous(memory_format=_format(gradient, weight))
 
 
 @explained

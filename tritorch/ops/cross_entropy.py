@@ -26,10 +26,10 @@ def class_dim(x):
     return min(x.ndim, 2) - 1
 
 
-def unfit(name, input, target, rest):
+def unfit(name, input, target, rest, what="targets"):
     """The error for targets of another shape than `rest`, which is a ValueError where it is the batch that differs, as in PyTorch."""
     kind = ValueError if input.ndim == 1 or target.shape[:1] != rest[:1] else RuntimeError
-    return kind(sentence(name, f"targets of shape {rest}", target.shape))
+    return kind(sentence(name, f"{what} of shape {tuple(rest)}", target.shape))
 
 
 @op(returns=("loss", "target_weight", "lse"))

@@ -203,8 +203,7 @@ def amin_amax(input, dim=(), keepdim=False):
     [1, 3]
     """
     dims = dims_of(dim, input.ndim, "aminmax")
-    check(math.prod([input.shape[d] for d in dims]) > 0, "aminmax", "dims of at least one element", tuple(input.shape),
-          error=RuntimeError if dim is None else IndexError)
+    check_not_empty("aminmax", input, dims, RuntimeError if dim == () else IndexError)
     promise = kept(input.shape, dims, keepdim), input.dtype, input.device
     return [promise, promise]
 

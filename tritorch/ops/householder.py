@@ -159,8 +159,8 @@ def reflected(A, tau, other, transpose):
     name = "linalg.householder_product"
     check_matrices(name, A=A, other=other)
     check(tau.dtype is A.dtype, name, f"tau of {A.dtype}", tau.dtype)
-    check(len(tau.shape) > 0 and A.shape[-2] == other.shape[-2] and A.shape[-2] >= A.shape[-1] >= tau.shape[-1], name,
-          "at least as many rows as columns, and as many columns as reflections", A.shape, tau.shape)
+    check(len(tau.shape) > 0 and A.shape[-2] == other.shape[-2] and min(A.shape[-2:]) >= tau.shape[-1], name,
+          "at least as many rows and columns as reflections", A.shape, tau.shape)
     check(A.shape[:-2] == tau.shape[:-1] == other.shape[:-2], name, "equal batches", A.shape, tau.shape, other.shape)
     return other.shape, other.dtype, common_device(name, A, tau, other)
 
@@ -215,6 +215,7 @@ def reflected_samples(make):
     yield make(3, 2, **kind), make(2, **kind), make(3, 4, **kind), False
     yield make(2, 4, 3, **kind), make(2, 2, **kind), make(2, 4, 4, **kind), True
     yield make(2, 2, **kind), make(0, **kind), make(2, 1, **kind), False
+    yield make(2, 4, **kind), make(2, **kind), make(2, 3, **kind), True                # wide, as ormqr takes them
     yield make(0, 2, 2, **kind), make(0, 1, **kind), make(0, 2, 2, **kind), False
 
 
@@ -343,7 +344,8 @@ def householder_product(input, tau, *, out=None):
     tensor([[-0.6000],
             [-0.8000]])
     """
-    check_matrices("linalg.householder_product", A=input)
+    check_matrices(name := "linalg.householder_product", A=input)
+    check(input.shape[-2] >= input.shape[-1], name, "at least as many rows as columns", input.shape)
     identity = create.eye(*input.shape[-2:], dtype=input.dtype, device=input.device).expand(input.shape)
     return copy.deliver(reflected(input, tau, identity, False), out, exact=True)
 

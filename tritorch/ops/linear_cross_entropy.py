@@ -23,6 +23,7 @@ from tritorch.ops.cross_entropy import (
     cross_entropy_backward_cuda,
     cross_entropy_cpu,
     cross_entropy_cuda,
+    unfit,
     weighted_mean,
 )
 from tritorch.ops.faults import fault_word
@@ -52,7 +53,8 @@ def check_shapes(input, linear_weight, linear_bias, target, weight, label_smooth
     for given in (linear_bias, weight):
         fits = given is None or given.shape == (classes,)
         check(fits, name, f"a bias and weights for {classes} classes", None if fits else given.shape)
-    check(target.shape == (rows,), name, f"targets of shape {(rows,)}", target.shape)
+    if target.shape != (rows,):
+        raise unfit(name, input, target, (rows,))
     check(target.dtype in (types.int64, types.int32, types.uint8), name, "class indices", target.dtype)
     check(0 <= label_smoothing <= 1, name, "label_smoothing in [0, 1]", label_smoothing)
     return rows, classes
@@ -292,7 +294,7 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
     K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
     changes nothing.
-    Raises RuntimeError when shapes or dtypes do not fit, IndexError for a target that is no class.
+    Raises RuntimeError when shapes or dtypes do not fit, ValueError for targets of another batch, IndexError for a target that is no class.
 
     >>> import tritorch as torch; from tritorch.nn import functional as F
     >>> F.linear_cross_entropy(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0, 3]))
@@ -300,7 +302,9 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     """
     ignored = -100 if ignore_index is None else ignore_index
     lead, classes, inner = input.shape[:-1], linear_weight.shape[0], linear_weight.shape[1:-1]
+    check(len(lead) < 2, "linear_cross_entropy", "an input of one or two dims", input.shape)
     if target.dtype.is_floating_point or inner:
+        check(lead or not inner, "linear_cross_entropy", "a batch of inputs for a loss of several dims", input.shape, linear_weight.shape)
         check(ignore_index is None or not target.dtype.is_floating_point, "linear_cross_entropy",
               "no ignore_index with class probabilities", ignore_index)
         bias = None if linear_bias is None else linear_bias.reshape(-1)
@@ -347,7 +351,7 @@ def rows_errors(make):
     x, w, b, target = operands(make, 3, 4, 5)
     yield (x, make(5, 3), b, target), {}, RuntimeError, "input.shape[1] == linear_weight.shape[1]"
     yield (x, w, make(4), target), {}, RuntimeError, "a bias and weights for 5 classes"
-    yield (x, w, b, make(2, integer=True, low=0, high=5)), {}, RuntimeError, "targets of shape (3,)"
+    yield (x, w, b, make(2, integer=True, low=0, high=5)), {}, ValueError, "targets of shape (3,)"
     yield (x, w, b, make(3, integer=True, low=5, high=6)), {}, IndexError, "expected class indices in [0, 4], got 5"
 
 

@@ -112,7 +112,8 @@ def logcumsumexp_grad(g, input, out, dim):
     if not input.ndim or not input.shape[dim]:
         return g
     last = input.shape[dim] - 1
-    ratio = (out.narrow(dim, 0, last) - out.narrow(dim, 1, last)).exp()
+    this, following = out.narrow(dim, 0, last), out.narrow(dim, 1, last)
+    ratio = (this - following).exp().masked_fill(this == following, 1)                     # also where both are infinite
     return (input - out).exp() * scan.linear_recurrence(scan.shifted(ratio, create.zeros_like(out.narrow(dim, last, 1)), dim), g, dim, True)
 
 

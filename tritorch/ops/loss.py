@@ -6,7 +6,7 @@ from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
 from tritorch.ops import loss_terms
 from tritorch.ops.composite import composite, result_dtype
-from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, weighted_mean
+from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, unfit, weighted_mean
 from tritorch.ops.distances import loss_of_all
 from tritorch.ops.elementwise import no_bools
 from tritorch.ops.nll import nll_rows
@@ -49,6 +49,7 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
     try:
         reduction = legacy_reduction(size_average, reduce, reduction)
         if target.dtype.is_floating_point:
+            check(ignore_index < 0, "cross_entropy", "no ignore_index with class probabilities", ignore_index)
             return soft_cross_entropy(input, target, weight, reduction, label_smoothing)
         target = of_one_sample(input, target)
         loss, target_weight, _ = cross_entropy_rows(input, target, weight, ignore_index, label_smoothing)
@@ -68,7 +69,8 @@ def of_one_sample(input, target):
 @composite
 def soft_cross_entropy(input, target, weight, reduction, label_smoothing):
     """Cross entropy against class probabilities."""
-    check(target.shape == input.shape, "cross_entropy", f"class probabilities of shape {tuple(input.shape)}", target.shape)
+    if target.shape != input.shape:
+        raise unfit("cross_entropy", input, target, input.shape, "class probabilities")
     dim = class_dim(input)
     n = input.shape[dim]
     if label_smoothing:

@@ -285,7 +285,8 @@ def matrix_power(input, n, *, out=None):
 
         return matrix_power(inverse(input), -n, out=out)
     if n == 0:
-        return deliver(eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone(), out)
+        ones = eye(input.shape[-1], dtype=input.dtype, device=input.device)
+        return deliver(input.clone().copy_(ones), out)                   # a copy of the input, whose gradient is then zeros
     result, square = None, input
     while n:
         if n & 1:

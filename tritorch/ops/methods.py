@@ -21,7 +21,6 @@ from tritorch.layout import strided
 from tritorch.ops import (
     activation,
     attention_bias,
-    batchnorm,
     bessel,
     bincount,
     compare,
@@ -36,7 +35,6 @@ from tritorch.ops import (
     gamma,
     gamma_functions,
     getitem,
-    groupnorm,
     indexing,
     item,
     lerp,
@@ -142,9 +140,7 @@ FUNCTIONS = {
     gamma_functions: "polygamma",
     gamma: "_standard_gamma _standard_gamma_grad _sample_dirichlet _dirichlet_grad",
     dropout: "dropout",
-    normalize: "layer_norm rms_norm",
-    batchnorm: "batch_norm instance_norm",
-    groupnorm: "group_norm",
+    normalize: "rms_norm",
 }
 IN_PLACE = {
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn
@@ -168,10 +164,10 @@ IN_PLACE = {
     gamma_functions: "igamma igammac mvlgamma",
 }
 SEVERAL = {"ldexp", "scatter_reduce", "index_reduce"}                    # several operators: the first may save what the last overwrites
-IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clamp_max
-    clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac i0 ldexp log log10 log1p log2 logit nan_to_num neg negative
-    rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
-    xlogy"""  # those of IN_PLACE that are functions, too
+IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh as_strided asin asinh atan atanh ceil clamp
+    clamp_max clamp_min clip conj_physical cos cosh deg2rad erf erfc exp exp2 expm1 fill fix floor frac gcd i0 index_put lcm ldexp log
+    log10 log1p log2 logit nan_to_num neg negative rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
+    xlogy zero"""  # the methods that are functions, too
 IN_PLACE_VIEWS = {
     view: "squeeze unsqueeze t transpose swapaxes swapdims",
     slicing: "as_strided",
@@ -298,9 +294,9 @@ def attach():
     surface.update(names_of(FUNCTIONS))
     for name, f in names_of(IN_PLACE):
         setattr(Tensor, name + "_", in_place(f))
-    surface.update({name + "_": getattr(Tensor, name + "_") for name in IN_PLACE_FUNCTIONS.split()})
     for name, f in names_of(IN_PLACE_VIEWS):
         setattr(Tensor, name + "_", in_place_view(f))
+    surface.update({name + "_": getattr(Tensor, name + "_") for name in IN_PLACE_FUNCTIONS.split()})
     for module, text in OPERATORS.items():
         for special, name in pairs_of(text):
             setattr(Tensor, special, getattr(module, name))

@@ -67,6 +67,7 @@ sub = _scaled("sub", """input - alpha · other, elementwise, broadcast.
 
 def rsub(input, other, alpha=1):
     """other - alpha · input."""
+    tensors("rsub", input=input)
     return sub(other, input, alpha)
 
 
@@ -176,7 +177,7 @@ def float_power(input, exponent, *, out=None):
 square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype,
                grad=lambda g, input: line_slope(g, input, 2.0, 0.0), complex=HOLOMORPHIC)
 sqrt = unary("sqrt", "The square root; NaN below 0, of complex numbers the one on the right.", np.sqrt, result=floating,
-             domain=APART, grad=lambda g, out: quotient_slope(g, out, 0.5, 0.0), complex=HOLOMORPHIC)
+             domain=APART, grad=lambda g, out: quotient_slope(g, out, 0.5, -0.0), complex=HOLOMORPHIC)
 rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART,
               grad=lambda g, out: square_slope(g, out, -0.5, 0.0) * out, complex=HOLOMORPHIC)
 reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART,
@@ -247,9 +248,9 @@ expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, 
 log = unary("log", "The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π].", np.log, result=floating,
             domain=APART, grad=lambda g, input: g / input, complex=HOLOMORPHIC)
 log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART,
-             grad=lambda g, input: quotient_slope(g, input, 1 / math.log(2), 0.0), complex=HOLOMORPHIC)
+             grad=lambda g, input: quotient_slope(g, input, 1 / math.log(2), -0.0), complex=HOLOMORPHIC)
 log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART,
-              grad=lambda g, input: quotient_slope(g, input, 1 / math.log(10), 0.0), complex=HOLOMORPHIC)
+              grad=lambda g, input: quotient_slope(g, input, 1 / math.log(10), -0.0), complex=HOLOMORPHIC)
 log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART,
               grad=lambda g, input: quotient_slope(g, input, 1.0, 1.0), complex=HOLOMORPHIC, complex_cpu=complex_arrays.log1p)
 logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, tensors="input other",

@@ -168,10 +168,11 @@ def parts(name, input, output_size, dims=2):
     return size
 
 
-def whole(name, input, dims):
-    """As `_images`, but channels may be missing."""
+def whole(name, input, dims, output_size=None):
+    """As `_images`, but channels may be missing. Where `output_size` has several numbers, too few dims are a ValueError, as in PyTorch."""
     fits = input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[-dims:]
-    check(fits, name, f"{dims + 1} or {dims + 2} dims, the last {dims} not empty", input.shape)
+    check(fits, name, f"{dims + 1} or {dims + 2} dims, the last {dims} not empty", input.shape,
+          error=ValueError if input.ndim <= dims and isinstance(output_size, (tuple, list)) else RuntimeError)
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
@@ -206,7 +207,7 @@ def adaptive_avg_pool2d(input, output_size):
     tensor([[[1.5000, 2.5000, 3.5000]]])
     """
     name = "adaptive_avg_pool2d"
-    x, batched = whole(name, input, 2)
+    x, batched = whole(name, input, 2, output_size)
     size = parts(name, x, output_size)
     if size == (1, 1) and input.dtype.is_floating_point:                 # the reduction spreads one large window over many threads
         return input.mean((-2, -1), keepdim=True)
@@ -239,7 +240,7 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
     tensor([[[5.]]])
     """
     name = "adaptive_max_pool2d"
-    x, batched = whole(name, input, 2)
+    x, batched = whole(name, input, 2, output_size)
     size = parts(name, x, output_size)
     if size == (1, 1) and x.dtype.is_floating_point and not return_indices:            # a reduction: no window of hundreds to walk through
         return deliver(x.flatten(2).max(2)[0][:, :, None, None], batched, False)

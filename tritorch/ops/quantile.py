@@ -95,14 +95,13 @@ def _quantile(name, input, q, dim, keepdim, interpolation):
 
 
 def _between(rows, q, interpolation, ignore_nan):
-    """The quantiles q of sorted rows, along the last dim; NaN lies at the end of a row."""
+    """The quantiles q of sorted rows, along the last dim; NaN lies at the end of a row, and unless ignored is all its quantiles."""
     n = rows.shape[-1]
     last = compare.clamp(sum(~compare.isnan(rows), -1, True) - 1, min=0) if ignore_nan else n - 1
-    rank = q * last
+    rank = q * last if ignore_nan else compare.where(compare.isnan(rows[..., -1:]), float(last), q * last)
     low = rank.floor().to(types.int64)
     weight = {"linear": rank - low, "lower": rank * 0, "higher": (rank > low).to(rank.dtype), "midpoint": (rank > low).to(rank.dtype) * 0.5,
               "nearest": rank.round() - low}[interpolation]
     shape = (*rows.shape[:-1], q.shape[0])
     below, above = [rows.gather(-1, view.expand_to(k, shape)) for k in (low, compare.clamp(low + 1, max=n - 1))]
-    made = lerp(below, compare.where(weight > 0, above, below), weight)
-    return made if ignore_nan else compare.where(compare.isnan(rows[..., -1:]), float("nan"), made)
+    return lerp(below, compare.where(weight > 0, above, below), weight)

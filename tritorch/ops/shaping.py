@@ -19,11 +19,12 @@ from tritorch.tensor import Tensor, own, strided
 
 
 # ------------------------------------------------------------------ cat
-def several(name, tensors):
-    """A sequence of tensors as a tuple."""
+def several(name, tensors, error=RuntimeError):
+    """A sequence of one tensor or more as a tuple."""
     if not hasattr(tensors, "__iter__") or isinstance(tensors, (Tensor, str)):
         raise TypeError(sentence(name, "a sequence of tensors", type(tensors).__name__))
-    return tuple(tensors)
+    check(made := tuple(tensors), name, "at least one tensor", "none", error=error)
+    return made
 
 
 def cat(tensors, dim=0, *, axis=None, out=None):
@@ -32,8 +33,7 @@ def cat(tensors, dim=0, *, axis=None, out=None):
     >>> import tritorch as torch; torch.cat([torch.zeros(2), torch.ones(1)])
     tensor([0., 0., 1.])
     """
-    tensors, dim = several("cat", tensors), dim if axis is None else axis
-    check(len(tensors) > 0, "cat", "at least one tensor", "none", error=ValueError)
+    tensors, dim = several("cat", tensors, ValueError), dim if axis is None else axis
     if not all(isinstance(t, Tensor) for t in tensors):
         raise TypeError(sentence("cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors}))))
     ndim = max([len(t.shape) for t in tensors])
@@ -103,8 +103,7 @@ def hstack(tensors, *, out=None):
     >>> torch.hstack([torch.tensor([1, 2]), torch.tensor([3])])
     tensor([1, 2, 3])
     """
-    tensors = [atleast_1d(t) for t in tensors]
-    check(len(tensors) > 0, "hstack", "at least one tensor", "none")
+    tensors = [atleast_1d(t) for t in several("hstack", tensors)]
     return cat(tensors, 0 if len(tensors[0].shape) == 1 else 1, out=out)
 
 
@@ -116,7 +115,7 @@ def vstack(tensors, *, out=None):
     tensor([[1, 2],
             [3, 4]])
     """
-    return cat([atleast_2d(t) for t in tensors], 0, out=out)
+    return cat([atleast_2d(t) for t in several("vstack", tensors)], 0, out=out)
 
 
 row_stack = vstack
@@ -129,7 +128,7 @@ def dstack(tensors, *, out=None):
     >>> torch.dstack([torch.ones(2, 3), torch.zeros(2, 3)]).shape
     tritorch.Size([2, 3, 2])
     """
-    return cat([atleast_3d(t) for t in tensors], 2, out=out)
+    return cat([atleast_3d(t) for t in several("dstack", tensors)], 2, out=out)
 
 
 def column_stack(tensors, *, out=None):
@@ -140,7 +139,7 @@ def column_stack(tensors, *, out=None):
     tensor([[1, 3],
             [2, 4]])
     """
-    return cat([t if len(t.shape) > 1 else view.reshape(t, -1, 1) for t in tensors], 1, out=out)
+    return cat([t if len(t.shape) > 1 else view.reshape(t, -1, 1) for t in several("column_stack", tensors)], 1, out=out)
 
 
 # ------------------------------------------------------------------ another order
@@ -342,7 +341,7 @@ def broadcast_tensors(*tensors):
     tritorch.Size([3, 4])
     """
     tensors = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
-    shape = common_shape("broadcast_tensors", *[t.shape for t in tensors])
+    shape = common_shape("broadcast_tensors", *[t.shape for t in tensors]) if tensors else ()
     return tuple([view.expand_to(t, shape) for t in tensors])
 
 

@@ -5,7 +5,7 @@ from tritorch.autograd.modes import again
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import compare, copy, create, jacobi, slicing, view
+from tritorch.ops import compare, copy, create, jacobi, view
 from tritorch.ops.complex import imag
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
@@ -207,7 +207,7 @@ def spectral_norm(A, ord, dim, keepdim):
     check(rows != columns, "matrix_norm", "two different dims", dim)
     S = values_of("linalg.matrix_norm", view.movedim(A, (rows, columns), (-2, -1)))
     check(ord != -2 or S.shape[-1], "matrix_norm", "matrices that are not empty for ord -2", A.shape, error=IndexError)
-    made = S.sum(-1) if ord == "nuc" or not S.shape[-1] else slicing.select(S, -1, 0 if ord == 2 else -1)
+    made = S.sum(-1) if ord == "nuc" or not S.shape[-1] else (S.amax if ord == 2 else S.amin)(-1)     # equal ones share the gradient
     if keepdim:
         for d in sorted((rows, columns)):
             made = view.unsqueeze(made, d)

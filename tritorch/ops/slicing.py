@@ -225,7 +225,10 @@ def narrow(input, dim, start, length):
     check(len(input.shape) > 0, "narrow", "a tensor of at least one dim", "0 dims")
     d = wrap_dim(dim, len(input.shape), "narrow")
     n = input.shape[d]
-    start = int(start.item()) if isinstance(start, Tensor) else start
+    if isinstance(start, Tensor):
+        fits = not start.shape and start.dtype.category == 1
+        check(fits, "narrow", "a whole number or a 0-dim tensor of one as start", start.dtype, start.shape)
+        start = start.item()
     if not -n <= start <= n:
         raise IndexError(sentence("narrow", f"a start in [{-n}, {n}]", start))
     start += n if start < 0 else 0

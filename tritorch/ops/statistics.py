@@ -265,9 +265,9 @@ def vector_norm_grad(g, x, out, ord, dim, keepdim):
     if ord == 2:
         return x * (g / norm.masked_fill(norm == 0, math.inf))           # 0 at 0, and so is what moves with it
     if abs(ord) == math.inf:
-        ties = x.abs() == norm
+        ties = (x.abs() == norm) | x.isnan()
         return x.sgn() * (g / ties.sum(dim, keepdim=True) * ties)
-    scale = g / norm.masked_fill(norm == 0, 1) ** (ord - 1)
+    scale = g * norm ** (1 - ord) if ord < 1 else g / norm.masked_fill(norm == 0, 1) ** (ord - 1)
     return (x.sgn() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
 
 

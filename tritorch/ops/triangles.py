@@ -122,7 +122,7 @@ def block_diag(*tensors):
             [3, 4, 0],
             [0, 0, 5]])
     """
-    blocks = [atleast_2d(t) for t in tensors]
+    blocks = [atleast_2d(t) for t in tensors] or [create.zeros(1, 0)]
     width, start, rows = sum(b.shape[1] for b in blocks), 0, []
     for b in blocks:
         left, right = [create.new_zeros(b, b.shape[0], n) for n in (start, width - start - b.shape[1])]

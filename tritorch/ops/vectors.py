@@ -101,6 +101,7 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
         weighted, loss = centred, correction
     else:
         total = weights.sum()
+        check(total.item() != 0, "cov", "weights that do not sum to zero", weights)
         centred = rows - (rows * weights).sum(1, True) / total
         weighted = centred * weights
         loss = correction if aweights is None else correction * (weights * aweights).sum() / total

@@ -80,7 +80,7 @@ def avg_pool3d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
 # ------------------------------------------------------------------ windows that divide the input
 def _divided(name, input, output_size):
     """(input as a batch of volumes, whether it was one, sizes of the result)."""
-    x, batched = whole(name, input, 3)
+    x, batched = whole(name, input, 3, output_size)
     check(not batched or x.shape[1] > 0, name, "one channel or more", input.shape)
     check(output_size is not None, name, "an output_size", output_size, error=TypeError)
     return x, batched, parts(name, x, output_size, 3)

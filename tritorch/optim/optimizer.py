@@ -108,7 +108,8 @@ class Optimizer:
         for hook in self._hooks["state_dict_pre"].values():
             hook(self)
         numbers = {id(p): k for k, p in reversed(list(enumerate(self._parameters())))}
-        groups = [{**g, "params": [numbers[id(p)] for p in g["params"]]} for g in self.param_groups]
+        groups = [{**{key: v for key, v in g.items() if key != "params"}, "params": [numbers[id(p)] for p in g["params"]]}
+                  for g in self.param_groups]
         out = {"state": {numbers[id(p)] if isinstance(p, Tensor) else p: s for p, s in self.state.items()}, "param_groups": groups}
         for hook in self._hooks["state_dict_post"].values():
             out = hook(self, out) or out
@@ -151,11 +152,9 @@ class Optimizer:
         self.__dict__.update(state)
 
     def __repr__(self):
-        lines = [type(self).__name__ + " ("]
-        for k, group in enumerate(self.param_groups):
-            shown = sorted(key for key in group if key not in ("params", "param_names"))
-            lines += [f"Parameter Group {k}", *[f"    {key}: {group[key]}" for key in shown]]
-        return "\n".join([*lines, ")"])
+        groups = [f"\nParameter Group {k}\n" + "".join([f"    {key}: {group[key]}\n" for key in sorted(group) if key != "params"])
+                  for k, group in enumerate(self.param_groups)]
+        return f"{type(self).__name__} ({''.join(groups)})"
 
     # -------------------------------------------------------------- hooks
     @functools.cached_property

@@ -161,12 +161,12 @@ class SWALR(LRScheduler):
             group["swa_lr"] = rate
         check(anneal_strategy in ("cos", "linear"), "SWALR", "strategy 'cos' or 'linear'", anneal_strategy, error=ValueError)
         check(isinstance(anneal_epochs, int) and anneal_epochs >= 0, "SWALR", "anneal_epochs ≥ 0", anneal_epochs, error=ValueError)
-        self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy
+        self.anneal_epochs, self._anneal_strategy = anneal_epochs, anneal_strategy
         super().__init__(optimizer, last_epoch)
 
     def _share(self, step):
         t = max(0, min(1, step / max(1, self.anneal_epochs)))
-        return t if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
+        return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
     def get_lr(self):
         step = self._step_count - 1

@@ -4,6 +4,7 @@ import math
 from tritorch.autograd.modes import no_grad
 from tritorch.dtype import types
 from tritorch.errors import check, explained, switches
+from tritorch.nn._reduction import get_enum
 from tritorch.nn.functional.distance import pairwise_distance
 from tritorch.ops.activation import logsigmoid, softplus
 from tritorch.ops.bounds import within
@@ -114,6 +115,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
 @composite
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"):
     """Σ_{i ≠ y} max(0, margin - x[y] + x[i])^p / C, times weight[y], for x (N, C) or (C) and y (N) or a scalar."""
+    get_enum(reduction := legacy_reduction(size_average, reduce, reduction))
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.ndim != 1:
@@ -125,12 +127,13 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     loss = (float(margin) - input.gather(-1, index) + input).relu() ** p
     if weight is not None:
         loss = loss * weight[target].unsqueeze(-1)
-    return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
+    return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], reduction)
 
 
 @composite
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Σ max(0, 1 - (x[y_j] - x[i])) / C over the classes y_j before the first -1 and the classes i that are not among them."""
+    get_enum(reduction := legacy_reduction(size_average, reduce, reduction))
     if input.shape != target.shape or input.ndim > 2:
         raise RuntimeError(f"multilabel_margin_loss: expected input and target of the same shape and at most 2 dims, got {input.shape} "
                            f"and {target.shape}")
@@ -143,7 +146,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     is_target = target.new_zeros(target.shape).scatter_add(-1, classes, listed.to(target.dtype)) > 0
     pairs = (1 - input.gather(-1, classes).unsqueeze(-1) + input.unsqueeze(-2)).relu()
     counted = listed.unsqueeze(-1) & ~is_target.unsqueeze(-2)
-    return reduced(pairs.masked_fill(~counted, 0).sum((-2, -1)) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
+    return reduced(pairs.masked_fill(~counted, 0).sum((-2, -1)) / input.shape[-1], reduction)
 
 
 @explained
