@@ -120,3 +120,16 @@ def test_pickler_to_a_stream():
     pickle.dump({"x": T.tensor(np.arange(3))}, stream)
     stream.seek(0)
     assert pickle.load(stream)["x"].tolist() == [0, 1, 2]
+
+
+def test_functions_are_found_again():
+    from tritorch.nn import functional as F
+    from tritorch.nn import init
+
+    for f in (T.tanh, T.cat, T.abs, T.relu_, T.max, T.cumsum, T.special.i0e, T.special.expit, F.hardshrink, F.softplus, F.sigmoid,
+              init.uniform):
+        assert round_trip(f) is f
+    for home in (T, F, T.special, T.linalg, T.fft):
+        for name, f in vars(home).items():
+            if callable(f) and not name.startswith("_"):
+                assert round_trip(f) is f, f"{home.__name__}.{name}"

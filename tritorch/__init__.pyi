@@ -10,6 +10,7 @@ from tritorch.cuda.event import Event as Event
 from tritorch.typed import FloatTensor as FloatTensor
 from tritorch.futures import Future as Future
 from tritorch.generator import Generator as Generator
+from tritorch.amp.grad_scaler import GradScaler as GradScaler
 from tritorch.typed import HalfTensor as HalfTensor
 from tritorch.typed import IntTensor as IntTensor
 from tritorch.typed import LongTensor as LongTensor
@@ -119,19 +120,26 @@ bfloat16: dtype
 bool: dtype
 cdouble: dtype
 cfloat: dtype
+chalf: dtype
 channels_last: memory_format
 channels_last_3d: memory_format
 complex128: dtype
+complex32: dtype
 complex64: dtype
 contiguous_format: memory_format
+default_generator: Generator
 double: dtype
 e: builtins.float
 float: dtype
 float16: dtype
 float32: dtype
+float4_e2m1fn_x2: dtype
 float64: dtype
 float8_e4m3fn: dtype
+float8_e4m3fnuz: dtype
 float8_e5m2: dtype
+float8_e5m2fnuz: dtype
+float8_e8m0fnu: dtype
 half: dtype
 inf: builtins.float
 int: dtype
@@ -149,6 +157,7 @@ int8: dtype
 jagged: layout
 long: dtype
 nan: builtins.float
+newaxis: Any
 per_channel_affine: qscheme
 per_channel_affine_float_qparams: qscheme
 per_channel_symmetric: qscheme
@@ -645,6 +654,9 @@ def argwhere(input, *, as_tuple=..., out=...) -> Any:
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
     """The storage read under any shape, strides and offset that stay inside it."""
     ...
+def as_strided_(self, *args, **kw) -> Any:
+    """`as_strided` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+    ...
 def as_strided_copy(input, size, stride, storage_offset=..., *, out=...) -> Any:
     """A copy of what `as_strided` shows."""
     ...
@@ -813,6 +825,9 @@ def ceil_(self, *args, **kw) -> Any:
 def celu(input, alpha=...) -> Any:
     """x above 0, alpha·(e^(x/alpha) - 1) below."""
     ...
+def celu_(input, alpha=...) -> Any:
+    """`celu` in place."""
+    ...
 def chain_matmul(*matrices, out=...) -> Any:
     """The product of several matrices in the order that needs the fewest multiplications."""
     ...
@@ -890,6 +905,9 @@ def conj(input) -> Any:
     ...
 def conj_physical(input, *, out=...) -> Any:
     """The conjugate, as `conj`."""
+    ...
+def conj_physical_(self, *args, **kw) -> Any:
+    """`conj_physical` written into the tensor itself."""
     ...
 def constant_pad_nd(input, pad, value=...) -> Any:
     """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;"""
@@ -1128,6 +1146,9 @@ def feature_dropout_(input, p, train) -> Any:
 def fill(input, value) -> Any:
     """A tensor like the input, all of whose elements are a number or a tensor without dims."""
     ...
+def fill_(input, value) -> Any:
+    """Write the number (or 0-dim tensor) `value` into every element."""
+    ...
 def fix(input) -> Tensor:
     """Rounded towards zero."""
     ...
@@ -1208,6 +1229,9 @@ def gather(input, dim, index, sparse_grad=...) -> Tensor:
     ...
 def gcd(input, other) -> Tensor:
     """The greatest common divisor."""
+    ...
+def gcd_(self, *args, **kw) -> Any:
+    """`gcd` written into the tensor itself."""
     ...
 def ge(input, other) -> Tensor:
     """input ≥ other, elementwise, broadcast, as bool."""
@@ -1353,6 +1377,9 @@ def index_fill(input, dim, index, value, *, out=...) -> Any:
 def index_put(input, indices, values, accumulate=..., *, out=...) -> Any:
     """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
     ...
+def index_put_(self, *args, **kw) -> Any:
+    """`index_put` written into the tensor itself."""
+    ...
 def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...) -> Any:
     """input whose slices along `dim` that `index` names are joined with those of source, by 'prod', 'mean', 'amax' or 'amin'; without"""
     ...
@@ -1484,6 +1511,9 @@ def layer_norm(input, normalized_shape, weight=..., bias=..., eps=...) -> Any:
     ...
 def lcm(input, other) -> Tensor:
     """The least common multiple."""
+    ...
+def lcm_(self, *args, **kw) -> Any:
+    """`lcm` written into the tensor itself."""
     ...
 def ldexp(input, other, *, out=...) -> Any:
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
@@ -1896,6 +1926,9 @@ def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
 def reshape(input, *sizes, shape=...) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
     ...
+def resize_as_(self, tensor, memory_format=...) -> Any:
+    """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
+    ...
 def resize_as_sparse_(input, the_template) -> Any:
     """`input.resize_as_sparse_(the_template)`."""
     ...
@@ -1994,6 +2027,9 @@ def select_scatter(input, src, dim, index) -> Any:
     ...
 def selu(input) -> Tensor:
     """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    ...
+def selu_(input) -> Any:
+    """`selu` in place."""
     ...
 def set_anomaly_enabled(enabled, check_nan=...) -> Any:
     """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients."""
@@ -2223,8 +2259,14 @@ def tensordot(a, b, dims=..., *, out=...) -> Any:
 def threshold(input, threshold, value) -> Any:
     """input where it is greater than `threshold`, else `value`."""
     ...
+def threshold_(input, threshold, value) -> Any:
+    """`threshold` in place."""
+    ...
 def tile(input, *sizes, dims=...) -> Any:
     """As `repeat`, but missing sizes count as 1."""
+    ...
+def to_dlpack(tensor) -> Any:
+    """The capsule of a tensor's memory, for libraries that take no objects with `__dlpack__`."""
     ...
 def topk(input, k, dim=..., largest=..., sorted=..., *, out=...) -> Any:
     """The k greatest (or smallest) elements along `dim`, in order, and where they are."""
@@ -2363,6 +2405,9 @@ def xlogy(input, other) -> Tensor:
     ...
 def xlogy_(self, *args, **kw) -> Any:
     """`xlogy` written into the tensor itself."""
+    ...
+def zero_(input) -> Any:
+    """Write 0 into every element."""
     ...
 def zeros(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A tensor of zeros."""

@@ -16,7 +16,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
+from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse, sentence
 from tritorch.layout import strided
 from tritorch.ops import (
     activation,
@@ -168,10 +168,10 @@ IN_PLACE = {
     gamma_functions: "igamma igammac mvlgamma",
 }
 SEVERAL = {"ldexp", "scatter_reduce", "index_reduce"}                    # several operators: the first may save what the last overwrites
-IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clamp_max
-    clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac i0 ldexp log log10 log1p log2 logit nan_to_num neg negative
-    rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
-    xlogy"""  # those of IN_PLACE that are functions, too
+IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh as_strided asin asinh atan atanh ceil clamp
+    clamp_max clamp_min clip conj_physical cos cosh deg2rad erf erfc exp exp2 expm1 fill fix floor frac gcd i0 index_put lcm ldexp log
+    log10 log1p log2 logit nan_to_num neg negative rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
+    xlogy zero"""  # methods in place that are functions, too
 IN_PLACE_VIEWS = {
     view: "squeeze unsqueeze t transpose swapaxes swapdims",
     slicing: "as_strided",
@@ -298,9 +298,9 @@ def attach():
     surface.update(names_of(FUNCTIONS))
     for name, f in names_of(IN_PLACE):
         setattr(Tensor, name + "_", in_place(f))
-    surface.update({name + "_": getattr(Tensor, name + "_") for name in IN_PLACE_FUNCTIONS.split()})
     for name, f in names_of(IN_PLACE_VIEWS):
         setattr(Tensor, name + "_", in_place_view(f))
+    surface.update({name + "_": getattr(Tensor, name + "_") for name in IN_PLACE_FUNCTIONS.split()})
     for module, text in OPERATORS.items():
         for special, name in pairs_of(text):
             setattr(Tensor, special, getattr(module, name))
@@ -388,6 +388,8 @@ def iterate(self):
 
 def contains(self, value):
     """Whether some element equals the value."""
+    if not isinstance(value, (Tensor, numbers.Number, np.generic)):
+        raise RuntimeError(sentence("contains", "a tensor or a number", type(value).__name__))
     return bool((self == value).any().item())
 
 
