@@ -133,3 +133,11 @@ def test_functions_are_found_again():
         for name, f in vars(home).items():
             if callable(f) and not name.startswith("_"):
                 assert round_trip(f) is f, f"{home.__name__}.{name}"
+
+
+def test_named_results():
+    x = T.tensor([[3.0, 1.0, 2.0]])
+    for made in (x.max(1), x.sort(), x.topk(2), x.cummax(1), T.aminmax(x), T.frexp(x), T.linalg.qr(x), x.mode(1), T.histogram(x, 2)):
+        again = round_trip(made)
+        assert type(again) is type(made) is getattr(T.return_types, type(made).__name__) and repr(again) == repr(made)
+    assert repr(x.max(1)) == "torch.return_types.max(\nvalues=tensor([3.]),\nindices=tensor([0]))"

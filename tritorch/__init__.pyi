@@ -92,6 +92,7 @@ from tritorch import random as random
 from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import requirements as requirements
+from tritorch import return_types as return_types
 from tritorch import safetensors as safetensors
 from tritorch import schemes as schemes
 from tritorch import serialization as serialization

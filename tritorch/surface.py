@@ -111,7 +111,7 @@ EVERY = "_foreach_"                                                      # names
 PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
             "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
             "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+            "return_types", "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():
