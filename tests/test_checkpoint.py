@@ -200,6 +200,22 @@ def test_functions_that_change_their_mind():
             y.backward()
 
 
+def test_the_second_run_may_go_on_to_the_end():
+    torch, seen = tritorch, []
+
+    def f(v):
+        made = v.sin()
+        seen.append(len(seen))
+        return made
+
+    x, checkpoint = torch.ones(4, requires_grad=True), torch.utils.checkpoint
+    for enable in (True, False):
+        with checkpoint.set_checkpoint_early_stop(enable):
+            y = checkpoint.checkpoint(f, x, use_reentrant=False, early_stop=not enable)
+        y.sum().backward()
+    assert len(seen) == 3
+
+
 def test_errors():
     torch = tritorch
     checkpoint = torch.utils.checkpoint.checkpoint

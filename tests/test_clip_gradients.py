@@ -34,6 +34,12 @@ def test_norms_that_count_or_shrink(cuda, power):
         np.testing.assert_allclose(weights[0].grad.tolist(), np.array([2.0, 4, 8]) * min(1, 1 / norm), rtol=1e-5)
 
 
+@pytest.mark.parametrize("power", [-1, -0.5])
+def test_infinite_gradients_of_negative_order(cuda, power):
+    for place in ("cpu", cuda):
+        assert optimize.total_norm([tritorch.tensor([float("inf"), float("-inf")], device=place)], power).item() == float("inf")
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_clipping(cuda, device):
     place = cuda if device == "cuda" else "cpu"

@@ -123,6 +123,14 @@ def test_backward_asks_for_the_dtype_of_a_complex_output():
     assert x.grad.tolist() == [2 + 4j]
 
 
+def test_hessians_in_forward_mode():
+    f, inputs = lambda a, b: (a ** 3 * b).sum(), (torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+    forward = torch.autograd.functional.hessian(f, inputs, vectorize=True, outer_jacobian_strategy="forward-mode")
+    backward = torch.autograd.functional.hessian(f, inputs)
+    assert all(torch.equal(forward[j][k], backward[j][k]) for j in (0, 1) for k in (0, 1)) and forward[0][0].tolist() == [[18, 0], [0, 48]]
+    assert not any(x.requires_grad for x in inputs)
+
+
 def test_jacobians():
     r, c = torch.tensor([1.0, 2.0]), torch.tensor([1 + 1j, 2 - 1j])
     of = torch.autograd.functional.jacobian

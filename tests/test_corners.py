@@ -121,6 +121,13 @@ def test_shapes_and_dtypes(device):
     agree(lambda lib, x: (x[::2].ravel().stride(), x.view(2, 4)[:, ::2].ravel().stride(), x.ravel()), draw(8), device=device)
     agree(lambda lib, i: lib.unravel_index(i, (50, 40)), np.array([7, 300], np.int16), device=device)
     agree(lambda lib, x: lib.unravel_index(x, (2, 2)), draw(2), device=device)
+    for shape in ((2, -3), (2, 2.0), np.array([2, 3])):
+        agree(lambda lib, i, s=shape: lib.unravel_index(i, lib.tensor(s) if isinstance(s, np.ndarray) else s), np.array([1]), device=device)
+    agree(lambda lib, x, i: lib.take_along_dim(x, i, 0), draw(2, 3), np.array([0, 1, 0]), device=device)
+    agree(lambda lib, x, v: x.index_put([], v, True), draw(3), draw(1), device=device)
+    x = np.array([1.0, 4.0, -8.0])
+    for step in (np.array([0, 4j, 8j]), np.array([1, 3, 5]), np.array([1.0, 1.5, 2.0])):           # what is exact in any order
+        agree(lambda lib, x, s: (lib.gradient(x, spacing=(s,)), lib.gradient(x, spacing=(s,), edge_order=2)), x, step, device=device)
     agree(lambda lib, x: lib.isclose(x, 2), draw(2), device=device)
 
 

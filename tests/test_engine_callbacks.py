@@ -16,7 +16,11 @@ def test_callbacks_come_last(torch):
         seen.append("hook")
         torch.autograd.Variable._execution_engine.queue_callback(later)
 
+    def first():
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: seen.append("a callback's callback"))
+
     x.register_post_accumulate_grad_hook(hook)
+    x.register_post_accumulate_grad_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(first))
     x.register_post_accumulate_grad_hook(lambda _: seen.append("another hook"))
     (x * x).backward()
     (x * 3).backward()

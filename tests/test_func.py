@@ -170,6 +170,29 @@ def test_per_sample_gradients():
         assert torch.allclose(per_sample[name].mean(0), p.grad, atol=1e-6)
 
 
+@both
+def test_vjp_where_nothing_is_recorded(torch):
+    x = values(torch, 3.0).requires_grad_()
+    out, pull = torch.func.vjp(lambda a: a ** 2, x)
+    with torch.no_grad():
+        quiet, (y,) = torch.func.vjp(lambda a: a ** 2, x)[1], pull(values(torch, 1.0))
+    (z,) = quiet(values(torch, 1.0))
+    assert out.requires_grad and not y.requires_grad and z.requires_grad
+    return y, torch.autograd.grad(z, x), torch.autograd.grad(out, x)
+
+
+@both
+def test_random_numbers_of_samples(torch):
+    x = torch.ones(3, 4)
+    torch.manual_seed(0)
+    same, further = torch.func.vmap(torch.nn.functional.dropout, randomness="same")(x), torch.rand(4)
+    different = torch.func.vmap(lambda row: row * torch.rand(4), randomness="different")(x)
+    assert all(torch.equal(row, same[0]) for row in same) and not torch.equal(different[0], different[1])
+    torch.manual_seed(0)
+    torch.nn.functional.dropout(x[0])
+    return torch.equal(torch.rand(4), further)
+
+
 def test_an_ensemble():
     torch = tritorch
     nets = [torch.nn.Linear(3, 2) for _ in range(4)]

@@ -307,7 +307,58 @@ def test_gradcheck(torch):
         torch.autograd.gradcheck(wrong, x)
 
 
+@both
+def test_gradcheck_takes_what_lies_apart_and_what_looks_at_the_mode(torch):
+    a, b = leaf(torch, 1.0, 2.0, 3.0), torch.randn(3, dtype=torch.complex128, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, y: torch.stack([x, y], 1)[:, 1], (a, b), check_forward_ad=True)
+
+    def looking(r):
+        x = torch.ones(3, dtype=torch.float64)
+        row = x[1]
+        x.add_(r)
+        assert row.requires_grad
+        return row
+
+    assert torch.autograd.gradgradcheck(looking, leaf(torch, 2.0))
+
+
+@both
+def test_gradcheck_moves_the_input_itself(torch):
+    """A function may know an input by another way than its argument, as a module knows its parameters."""
+    layer = torch.nn.Linear(2, 3).double()
+    x = leaf(torch, [1.0, 2.0])
+    before = [p.tolist() for p in (x, *layer.parameters())]
+    for fast in (False, True):
+        assert torch.autograd.gradcheck(lambda *args: layer(x).sin(), (x, *layer.parameters()), fast_mode=fast)
+    assert [p.tolist() for p in (x, *layer.parameters())] == before
+    return x
+
+
 # ------------------------------------------------------------------ forward mode
+@both
+def test_jvp_gets_zeros_for_what_does_not_move(torch):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(x, y, k):
+            return x * y * k
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_forward(*inputs[:2])
+            ctx.k = inputs[2]
+
+        @staticmethod
+        def jvp(ctx, x_t, y_t, k_t):
+            x, y = ctx.saved_tensors
+            assert k_t is None
+            return (x * y_t + y * x_t) * ctx.k
+
+    x, y = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    with torch.autograd.forward_ad.dual_level():
+        made = Scaled.apply(torch.autograd.forward_ad.make_dual(x, y), y, 2.0)
+        return torch.autograd.forward_ad.unpack_dual(made).tangent
+
+
 @both
 def test_jvp(torch):
     seen = []
@@ -388,3 +439,39 @@ def test_arguments_by_name():
     for bad in (lambda: Power.apply(x, times=3), lambda: Power.apply(x, m=3), lambda: Power.apply(x, 2, n=3)):
         with pytest.raises(TypeError):
             bad()
+
+
+@both
+def test_setup_context_sees_defaults(torch):
+    class Power(torch.autograd.Function):
+        @staticmethod
+        def forward(x, n=3):
+            return x ** n
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            x, ctx.n = inputs
+            ctx.save_for_backward(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.n * ctx.saved_tensors[0] ** (ctx.n - 1), None
+
+    x = leaf(torch, 2.0, 3.0)
+    (Power.apply(x) + Power.apply(x, 2)).sum().backward()
+    return x.grad
+
+
+@both
+def test_variable(torch):
+    made = torch.autograd.Variable
+    x = torch.ones(2)
+    y, z = made(x * 2, requires_grad=True), made(leaf(torch, 1.0) * 3)
+    assert isinstance(x, made) and isinstance(torch.nn.Parameter(x), made) and y.is_leaf and y.requires_grad and not z.requires_grad
+    (y * y).sum().backward()
+    made(x).mul_(5)
+    with pytest.raises(TypeError):
+        made([1.0])
+    with pytest.warns(UserWarning, match="volatile"):
+        made(x, volatile=True)
+    return x, y.grad, made()

@@ -114,6 +114,29 @@ def test_values_that_are_cast():
             agree(write, draw(2, 4), what=repr(value))
 
 
+def test_lists_that_stand_for_tuples():
+    """As in PyTorch to this day: a list with a list, a tensor, a slice, None or ... in it."""
+    for key in ([[0, 1], [1, 2]], [[0, 1]], [slice(None), [1, 0]], [None, 1], [Ellipsis, 0], [(0, 1), 1],
+                [np.array([0, 1]), np.array([1, 1])]):
+        def program(lib, x, key=key):
+            made = [lib.tensor(k) if isinstance(k, np.ndarray) else k for k in key]
+            with pytest.warns(UserWarning):
+                y, seen = x.clone(), x[made]
+                y[made] = 3
+            return seen, y
+
+        agree(program, draw(2, 3, 4), what=str(key))
+    agree(lambda lib, x: x[[0, 1, 1]], draw(2, 3))
+
+
+def test_masks_of_uint8_warn():
+    def program(lib, x):
+        with pytest.warns(UserWarning, match="uint8 is (now )?deprecated"):
+            return x[lib.tensor([1, 0, 1], dtype=lib.uint8)]
+
+    agree(program, draw(3, 2))
+
+
 def test_repeated_places():
     agree(lambda lib, x: x[lib.tensor([0, 0, 1])], draw(3, 2), grad=True)
     agree(lambda lib, x: x[[0, 0], [1, 1]], draw(3, 2), grad=True)
@@ -140,7 +163,7 @@ def test_gradients_through_writes():
 
 def test_iteration_and_membership():
     agree(lambda lib, x: (list(x), len(x), 1.0 in x, [float(v) for v in x[0]]), np.array([[1.0, 2.0], [3.0, 4.0]]))
-    for f in (lambda x: len(x), lambda x: list(x), lambda x: x[0], lambda x: int(x), lambda x: [10, 20, 30][x]):
+    for f in (lambda x: "a" in x, lambda x: len(x), lambda x: list(x), lambda x: x[0], lambda x: int(x), lambda x: [10, 20, 30][x]):
         agree(lambda lib, x, f=f: f(x), np.array(1), what=str(f.__code__.co_names))
 
 

@@ -319,6 +319,36 @@ def test_a_tensor_becomes_a_view_of_itself(torch, change, make):
 
 
 @both
+def test_a_view_from_before_its_base_became_a_leaf(torch):
+    x = torch.ones(2, 3)
+    row = x[0]
+    row.add_(1)
+    x.requires_grad = True
+    for write in (lambda: row.add_(1), lambda: row.copy_(x[1].detach()), lambda: row[0].fill_(2)):
+        with pytest.raises(RuntimeError, match="leaf"):
+            write()
+    with torch.no_grad():
+        row.mul_(3)
+    return x
+
+
+@both
+def test_history_asked_for_where_nothing_is_recorded(torch):
+    """A view that was written through gets its history when it is asked for: no mode of the asking may lose it."""
+    grads = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        x = leaf(torch, [[1.0], [2.0], [3.0]])
+        y = x * 2
+        view = y.view_as(y)
+        view[0][0] = 3
+        with mode():
+            assert view.grad_fn is not None and view.requires_grad
+        view.sum().backward()
+        grads.append(x.grad)
+    return grads
+
+
+@both
 def test_what_may_not_become_a_view_of_itself(torch):
     x = leaf(torch, [[1.0, 2.0], [3.0, 4.0]])
     for wrong in (x, x[0]):

@@ -229,6 +229,9 @@ from torch.nn import Module
 from torch.utils.data import Dataset
 assert torch is tritorch and F is tritorch.nn.functional and Module is tritorch.nn.Module and F.__name__ == "tritorch.nn.functional"
 assert tritorch.nn.functional.__spec__.name == "tritorch.nn.functional"
+from torch.autograd.gradcheck import GradcheckError
+import torch.autograd.gradcheck
+assert callable(torch.autograd.gradcheck) and torch.autograd.gradcheck is tritorch.autograd.gradcheck
 try:
     import torch.no_such_module
 except ModuleNotFoundError as error:

@@ -45,12 +45,18 @@ def test_cross_entropy_of_indices(reduction, weighted, smoothing, ignore, cuda):
 
 @pytest.mark.parametrize("reduction, weighted, smoothing, _", [o for o in OPTIONS if o[3] == 1])
 def test_cross_entropy_of_probabilities(reduction, weighted, smoothing, _, cuda):
-    for shape in ((6, 5), (2, 5, 3)):
+    for shape in ((6, 5), (2, 5, 3), (0, 5)):
         t = np.exp(draw(*shape, seed=1))
         t /= t.sum(1, keepdims=True)
         for place in ("cpu", cuda):
             both(lambda f, x, t, w: f.cross_entropy(x, t, w if weighted else None, reduction=reduction, label_smoothing=smoothing),
                  draw(*shape), t, np.abs(draw(5, seed=2)), place=place)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_cross_entropy_of_no_classes(reduction):
+    made = tritorch.nn.functional.cross_entropy(tritorch.ones(5, 0), tritorch.ones(5, 0), reduction=reduction, label_smoothing=0.1)
+    assert made.isnan() if reduction == "mean" else not made.any()
 
 
 @pytest.mark.parametrize("n", [2, 3, 65, 4097, 50257])

@@ -214,6 +214,11 @@ def test_second_gradients_of_recurrent_layers(name):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+def test_packed_sequences_that_are_where_they_go():
+    packed = nn.utils.rnn.pack_padded_sequence(tritorch.ones(3, 2), [3, 1])
+    assert packed.to("cpu") is packed.cpu() is packed and packed.to(tritorch.float64).data.dtype is tritorch.float64
+
+
 def test_recurrent_layers_under_autocast():
     """As on PyTorch's GPU: products and states in the low dtype, gradients in the parameters' own."""
     net, x = nn.LSTM(4, 6), tritorch.tensor(_numbers(5, 3, 4)).float()

@@ -174,3 +174,15 @@ def test_a_state_dict_by_positional_arguments():
     with pytest.warns(FutureWarning, match="use keywords"):
         assert nn.Linear(1, 1).state_dict(found, "net.") is found
     assert list(found) == ["net.weight", "net.bias"]
+
+
+def test_prefixes_are_taken_off():
+    from tritorch.nn.modules.utils import consume_prefix_in_state_dict_if_present as consume
+
+    net = Net()
+    state, want = nn.ModuleDict({"module": net}).state_dict(), net.state_dict()
+    consume(state, "module.")
+    assert list(state) == list(want) and state._metadata.keys() == want._metadata.keys() | {""}
+    net.load_state_dict(state)
+    consume(state, "first.")
+    assert "weight" in state and "layers.0.weight" in state

@@ -126,6 +126,19 @@ def test_parameters_and_gradients_of_other_layouts_are_noticed(name, cuda):
     np.testing.assert_allclose(results[3], results[1], rtol=2e-3)
 
 
+@pytest.mark.parametrize("options", [{}, {"lr": 0.1, "initial_accumulator_value": 0.3, "weight_decay": 0.1}])
+def test_adagrad_takes_complex_numbers_for_pairs(options):
+    z = tritorch.randn(4, dtype=tritorch.complex64).requires_grad_()
+    pairs = tritorch.view_as_real(z).detach().clone().requires_grad_()
+    both = [tritorch.optim.Adagrad([p], **options) for p in (z, pairs)]
+    for _ in range(3):
+        z.grad = tritorch.randn(4, dtype=tritorch.complex64)
+        pairs.grad = tritorch.view_as_real(z.grad).clone()
+        for optimizer in both:
+            optimizer.step()
+    np.testing.assert_allclose(tritorch.view_as_real(z).detach().numpy(), pairs.detach().numpy(), rtol=1e-6)
+
+
 def test_one_launch_for_all(cuda, monkeypatch):
     launched = []
     monkeypatch.setattr(launch.Prepared, "__call__", lambda self, programs, args: launched.append(self.kernel))

@@ -120,3 +120,24 @@ def test_pickler_to_a_stream():
     pickle.dump({"x": T.tensor(np.arange(3))}, stream)
     stream.seek(0)
     assert pickle.load(stream)["x"].tolist() == [0, 1, 2]
+
+
+def test_functions_are_found_again():
+    from tritorch.nn import functional as F
+    from tritorch.nn import init
+
+    for f in (T.tanh, T.cat, T.abs, T.relu_, T.max, T.cumsum, T.special.i0e, T.special.expit, F.hardshrink, F.softplus, F.sigmoid,
+              init.uniform):
+        assert round_trip(f) is f
+    for home in (T, F, T.special, T.linalg, T.fft):
+        for name, f in vars(home).items():
+            if callable(f) and not name.startswith("_"):
+                assert round_trip(f) is f, f"{home.__name__}.{name}"
+
+
+def test_named_results():
+    x = T.tensor([[3.0, 1.0, 2.0]])
+    for made in (x.max(1), x.sort(), x.topk(2), x.cummax(1), T.aminmax(x), T.frexp(x), T.linalg.qr(x), x.mode(1), T.histogram(x, 2)):
+        again = round_trip(made)
+        assert type(again) is type(made) is getattr(T.return_types, type(made).__name__) and repr(again) == repr(made)
+    assert repr(x.max(1)) == "torch.return_types.max(\nvalues=tensor([3.]),\nindices=tensor([0]))"

@@ -227,6 +227,13 @@ def test_control_and_files(tmp_path):
 
 
 def test_further_spellings():
+    x = torch.tensor([1.0, -4.0])
+    assert torch.threshold_(torch.selu_(torch.celu_(x.clone())), 0, 7)[1] == 7 and torch.zero_(torch.fill_(x.clone(), 3)).sum() == 0
+    assert torch.gcd_(torch.tensor([6]), torch.tensor([4])) == 2
+    assert torch.index_put_(x.clone(), (torch.tensor([1]),), x[:1]).tolist() == [1, 1]
+    assert X[torch.newaxis].shape == (1, 2, 3) and X[0]._is_view() and not X._is_view() and torch.GradScaler is torch.amp.GradScaler
+    assert torch.default_generator is torch.random.default_generator and torch.manual_seed(3) is torch.default_generator
+    assert [t.itemsize for t in (torch.chalf, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)] == [4, 1, 1] and torch.complex32.is_complex
     turned = torch.empty_permuted((2, 3, 5), (1, 2, 0), dtype=torch.int64)
     assert turned.shape == (2, 3, 5) and turned.stride() == (1, 10, 2) and turned.dtype is torch.int64
     refused(RuntimeError, *[lambda order=order: torch.empty_permuted((2, 3), order) for order in ((0,), (0, 0), (0, 2), (-1, 0))])

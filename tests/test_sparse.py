@@ -140,7 +140,8 @@ def test_errors(cuda, device):
 
 def test_copies_and_files(tmp_path):
     x = torch.sparse_coo_tensor([[0, 1, 0], [1, 0, 1]], [1.0, 2.0, 3.0], (2, 2))
-    for y in (x, x.coalesce().requires_grad_(), x.to_sparse_csr(), torch.ones(2, 4).to_sparse_bsr((1, 2))):
+    for y in (x, x.coalesce().requires_grad_(), x.to_sparse_csr(), torch.ones(2, 4).to_sparse_bsr((1, 2)),
+              torch.ones(2, 4).to_sparse_bsr(2)):
         torch.save({"a": [y], "b": y.values() if not y.is_sparse else y._values()}, tmp_path / "f")
         for z in (pickle.loads(pickle.dumps(y)), copy.deepcopy(y), copy.copy(y), torch.load(tmp_path / "f")["a"][0]):
             assert repr(z) == repr(y) and z is not y and z.requires_grad is y.requires_grad

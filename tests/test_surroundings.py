@@ -161,8 +161,9 @@ MAKES = ["torch.zeros(size=(2, 3))", "torch.ones(size=[2, 3], dtype=torch.int32)
          "x.narrow(axis=1, start=1, length=2)", "x.median(axis=1, keepdims=True)[0]", "y.scatter_(axis=0, index=y.long() * 0, value=5)",
          "torch.addcmul(y, 0.5, y, y)", "y.clone().addcdiv_(-0.5, y, y + 9)", "torch.spmm(y, y.t())", "torch.Tensor([1, 2])",
          "torch.tensor(deque([1.5, y[0, 0]]))",
-         "torch.Tensor(y)", "torch.Tensor(2, 3).zero_()", "torch.Tensor()", "torch.Tensor(torch.Size((2, 1))).zero_()", "y.new([1, 2])",
-         "y.long().new(2, 3).zero_()", "torch.autograd.Variable(y)", "torch.nn.Parameter(torch.Tensor(2).fill_(3))"]
+         "torch.Tensor(y)", "torch.Tensor(2, 3).zero_()", "torch.Tensor()", "torch.Tensor(torch.Size((2, 1))).zero_()",
+         "y.new(torch.Size(())).fill_(3)", "y.new([1, 2])", "y.long().new(2, 3).zero_()",
+         "torch.autograd.Variable(y)", "torch.nn.Parameter(torch.Tensor(2).fill_(3))"]
 
 
 @pytest.mark.parametrize("program", MAKES)

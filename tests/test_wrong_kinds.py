@@ -45,6 +45,8 @@ LAYERS = [                                                               # the c
     ("Conv1d(2, 2 ** 70, 3)(lib.ones(1, 2, 5))", "Conv1d: expected a number of 64 bits as out_channels"),
 ]
 FUNCTIONS = [                                                            # TypeErrors
+    *[(f"{F}interpolate({SEQUENCE}, size={size})", "interpolate: expected whole numbers as size") for size in ("(4.0,)", "4.5")],
+    (f"{F}interpolate({SEQUENCE}, size=(lib.tensor(4.0),))", "interpolate: expected whole numbers as size"),
     *[(f"lib.{name}(None{rest})", f"{name}: expected a tensor as input, got NoneType") for name, rest in (
         ("sort", ""), ("median", ""), ("chunk", ", 2"), ("flatten", ""), ("unbind", ""), ("roll", ", 1"), ("narrow", ", 0, 0, 1"),
         ("diag", ""), ("movedim", ", 0, 1"), ("tile", ", (2,)"), ("bernoulli", ""), ("multinomial", ", 1"), ("bincount", ""),

@@ -66,7 +66,7 @@ from tritorch.torch_version import __version__
 surface.attach()
 globals().update(methods.surface)                                        # the functions of the operators' table
 float, int, bool = _types.float, _types.int, _types.bool                 # the names of PyTorch, which shadow Python's here alone
-inf, nan, pi, e = _types.math.inf, _types.math.nan, _types.math.pi, _types.math.e
+inf, nan, pi, e, newaxis = _types.math.inf, _types.math.nan, _types.math.pi, _types.math.e, None
 
 # `tritorch.dtype`, `device`, `layout` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
 from tritorch.device import device, get_default_device, set_default_device  # noqa: E402

@@ -10,6 +10,7 @@ from tritorch.cuda.event import Event as Event
 from tritorch.typed import FloatTensor as FloatTensor
 from tritorch.futures import Future as Future
 from tritorch.generator import Generator as Generator
+from tritorch.amp.grad_scaler import GradScaler as GradScaler
 from tritorch.typed import HalfTensor as HalfTensor
 from tritorch.typed import IntTensor as IntTensor
 from tritorch.typed import LongTensor as LongTensor
@@ -91,6 +92,7 @@ from tritorch import random as random
 from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import requirements as requirements
+from tritorch import return_types as return_types
 from tritorch import safetensors as safetensors
 from tritorch import schemes as schemes
 from tritorch import serialization as serialization
@@ -119,19 +121,26 @@ bfloat16: dtype
 bool: dtype
 cdouble: dtype
 cfloat: dtype
+chalf: dtype
 channels_last: memory_format
 channels_last_3d: memory_format
 complex128: dtype
+complex32: dtype
 complex64: dtype
 contiguous_format: memory_format
+default_generator: Generator
 double: dtype
 e: builtins.float
 float: dtype
 float16: dtype
 float32: dtype
+float4_e2m1fn_x2: dtype
 float64: dtype
 float8_e4m3fn: dtype
+float8_e4m3fnuz: dtype
 float8_e5m2: dtype
+float8_e5m2fnuz: dtype
+float8_e8m0fnu: dtype
 half: dtype
 inf: builtins.float
 int: dtype
@@ -149,6 +158,7 @@ int8: dtype
 jagged: layout
 long: dtype
 nan: builtins.float
+newaxis: Any
 per_channel_affine: qscheme
 per_channel_affine_float_qparams: qscheme
 per_channel_symmetric: qscheme
@@ -1917,6 +1927,9 @@ def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
 def reshape(input, *sizes, shape=...) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
     ...
+def resize_as_(self, tensor, memory_format=...) -> Any:
+    """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
+    ...
 def resize_as_sparse_(input, the_template) -> Any:
     """`input.resize_as_sparse_(the_template)`."""
     ...
@@ -2252,6 +2265,9 @@ def threshold_(input, threshold, value) -> Any:
     ...
 def tile(input, *sizes, dims=...) -> Any:
     """As `repeat`, but missing sizes count as 1."""
+    ...
+def to_dlpack(tensor) -> Any:
+    """The capsule of a tensor's memory, for libraries that take no objects with `__dlpack__`."""
     ...
 def topk(input, k, dim=..., largest=..., sorted=..., *, out=...) -> Any:
     """The k greatest (or smallest) elements along `dim`, in order, and where they are."""

@@ -22,6 +22,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         module.__spec__ = module.__spec__.loader_state                   # the import system has put its own for "torch.name" there
+        _share()
 
     def remove(self):
         """Have the name mean nothing again, for imports that are still to come."""
@@ -29,6 +30,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         ours = [name for name in sys.modules if name.partition(".")[0] == "torch"]
         for name in ours:
             del sys.modules[name]
+
+
+def _share():
+    """What is loaded is found under both names. Left to the import system it would be set on its package as well, over the function of
+    the same name that may stand there: torch.autograd.gradcheck."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tritorch."):
+            sys.modules.setdefault(name.removeprefix("tri"), module)
 
 
 def as_torch():
@@ -52,4 +61,5 @@ def as_torch():
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
+    _share()
     return finder

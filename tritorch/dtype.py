@@ -80,8 +80,14 @@ NARROW = [dtype(f"{kind}{bits}", f"{kind}8", None, None, kind == "int") for kind
 globals().update({kind.name: kind for kind in NARROW})                   # uint1 … int7
 QUANTIZED = [dtype(name, numpy, None, None, is_signed=name[1] == "i") for name, numpy in (
     ("quint8", "uint8"), ("qint8", "int8"), ("qint32", "int32"), ("quint4x2", "uint8"), ("quint2x4", "uint8"))]
-globals().update({kind.name: kind for kind in QUANTIZED})
-ELSEWHERE = (*WIDE, *NARROW, *QUANTIZED)
+SELDOM = [dtype(name, numpy, None, category) for name, numpy, category in (
+    ("float8_e4m3fnuz", ml_dtypes.float8_e4m3fnuz, _CATEGORY_FLOAT), ("float8_e5m2fnuz", ml_dtypes.float8_e5m2fnuz, _CATEGORY_FLOAT),
+    ("float8_e8m0fnu", ml_dtypes.float8_e8m0fnu, _CATEGORY_FLOAT), ("float4_e2m1fn_x2", "V1", _CATEGORY_FLOAT),
+    ("complex32", "V4", _CATEGORY_COMPLEX))]
+globals().update({kind.name: kind for kind in (*QUANTIZED, *SELDOM)})
+ELSEWHERE = (*WIDE, *NARROW, *QUANTIZED, *SELDOM)
+chalf = SELDOM[-1]
+chalf.parts = float16
 
 double, float, half, long, int, short, cfloat, cdouble = float64, float32, float16, int64, int32, int16, complex64, complex128
 

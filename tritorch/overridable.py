@@ -236,7 +236,8 @@ def functions():
 
 def _found(space, home, name):
     f = getattr(home, name)
-    if type(f) is FunctionType and f.__module__.startswith(HOMES) and not name.startswith("_") and name not in NEVER:
+    ours = type(f) is FunctionType and (f.__module__ == "tritorch" or f.__module__.startswith(HOMES))
+    if ours and not name.startswith("_") and name not in NEVER:
         yield space, name, f
 
 

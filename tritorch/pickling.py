@@ -2,13 +2,23 @@
 from __future__ import annotations
 
 import copyreg
+import sys
 from copy import deepcopy
+from types import FunctionType
 
 from tritorch.device import as_device, cpu, meta
 from tritorch.dtype import uint8
 from tritorch.errors import check
 from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage, meta_storage
 from tritorch.tensor import Tensor, alias, strided
+
+
+def findable(home, functions):
+    """Pickle knows a function by its module and name. Those that families of operators made, and wrappers, get the module `home`, where
+    users find them by the names given."""
+    for name, f in functions.items():
+        if type(f) is FunctionType and getattr(sys.modules.get(f.__module__), f.__qualname__, None) is not f:
+            f.__module__, f.__qualname__ = home, name
 
 
 def flat(storage):

@@ -8,7 +8,10 @@ from tritorch import cuda
 from tritorch.cuda import driver
 from tritorch.device import as_device, cpu, device
 from tritorch.errors import explained
-from tritorch.generator import Generator, default_generator, seed_all
+from tritorch.generator import Generator, seed_all
+from tritorch.generator import default_generator as generator_of
+
+default_generator = generator_of(cpu)
 
 
 @explained
@@ -29,7 +32,7 @@ def seed():
 
 def initial_seed():
     """The seed of the CPU's default generator."""
-    return default_generator(cpu).initial_seed()
+    return generator_of(cpu).initial_seed()
 
 
 def get_rng_state():
@@ -39,12 +42,12 @@ def get_rng_state():
     >>> state = torch.get_rng_state(); a = torch.rand(2); torch.set_rng_state(state); bool((torch.rand(2) == a).all())
     True
     """
-    return default_generator(cpu).get_state()
+    return generator_of(cpu).get_state()
 
 
 def set_rng_state(new_state):
     """Put the CPU's default generator in a state that `get_rng_state` returned."""
-    default_generator(cpu).set_state(new_state)
+    generator_of(cpu).set_state(new_state)
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def fork_rng(devices=None, enabled=True):
         yield
         return
     places = [cpu, *(cuda_devices() if devices is None else map(cuda_device, devices))]
-    before = [(g, g.get_state()) for g in map(default_generator, places)]
+    before = [(g, g.get_state()) for g in map(generator_of, places)]
     try:
         yield
     finally:
@@ -82,18 +85,18 @@ def cuda_devices():
 
 def cuda_manual_seed(seed):
     """Seed the default generator of the current CUDA device."""
-    default_generator("cuda").manual_seed(seed)
+    generator_of("cuda").manual_seed(seed)
 
 
 def cuda_manual_seed_all(seed):
     """Seed the default generators of all CUDA devices."""
     for place in cuda_devices():
-        default_generator(place).manual_seed(seed)
+        generator_of(place).manual_seed(seed)
 
 
 def cuda_seed():
     """Seed the default generator of the current CUDA device with a number from the operating system."""
-    default_generator("cuda").seed()
+    generator_of("cuda").seed()
 
 
 def cuda_seed_all():
@@ -103,17 +106,17 @@ def cuda_seed_all():
 
 def cuda_initial_seed():
     """The seed of the current CUDA device's default generator."""
-    return default_generator("cuda").initial_seed()
+    return generator_of("cuda").initial_seed()
 
 
 def cuda_get_rng_state(device="cuda"):
     """The state of a CUDA device's default generator: 16 bytes on the CPU."""
-    return default_generator(cuda_device(device)).get_state()
+    return generator_of(cuda_device(device)).get_state()
 
 
 def cuda_set_rng_state(new_state, device="cuda"):
     """Put a CUDA device's default generator in a state that `get_rng_state` returned."""
-    default_generator(cuda_device(device)).set_state(new_state)
+    generator_of(cuda_device(device)).set_state(new_state)
 
 
 def cuda_get_rng_state_all():

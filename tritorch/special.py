@@ -7,6 +7,7 @@ tensor([0.5000, 0.8808])
 """
 from tritorch.ops import bessel, gamma_functions, normal, polynomials
 from tritorch.ops.methods import public, surface
+from tritorch.pickling import findable
 
 _SAME = """digamma erf erfc erfinv exp2 expm1 i0 log1p log_softmax logit logsumexp polygamma round sinc softmax xlogy"""
 _OTHER = {"expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "gammainc": "igamma", "gammaincc": "igammac",
@@ -22,5 +23,6 @@ _HERE = {
 }
 globals().update({name: surface[name] for name in _SAME.split()}, **{name: surface[ours] for name, ours in _OTHER.items()})
 globals().update({name: public(getattr(module, name)) for module, names in _HERE.items() for name in names.split()})
+findable(__name__, {name: f for name, f in globals().items() if not name.startswith("_")})
 
 __all__ = [*_SAME.split(), *_OTHER, *" ".join(_HERE.values()).split()]

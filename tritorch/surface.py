@@ -12,7 +12,7 @@ from tritorch import (
     tensor_methods,
     typed,
 )
-from tritorch.autograd import engine
+from tritorch.autograd import engine, inference_mode
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
 from tritorch.ops import complex, counting, frexp, methods, of_numbers, predicates, renorm, view_copy  # noqa: F401 (completes operators)
@@ -31,7 +31,7 @@ METHODS = {
         tensor_methods.stft, tensor_methods.istft,
         view_copy.narrow_copy, view_copy.unsafe_chunk, view_copy.unsafe_split, view_copy.unsafe_split_with_sizes,
         counting.nonzero_static, frexp.angle, frexp.frexp, predicates.const_data_ptr, predicates.dim_order, predicates.is_conj,
-        predicates.is_distributed, predicates.is_neg, predicates.is_same_size, predicates.is_set_to,
+        predicates.is_distributed, predicates.is_neg, predicates.is_same_size, predicates.is_set_to, predicates._is_view,
         renorm.renorm, renorm.renorm_)},
     "_execution_engine": engine, **sparse_methods.METHODS,
 }
@@ -42,10 +42,11 @@ STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_dev
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
 HOMES = {
     "serialization": "load save",
-    "random": "fork_rng get_rng_state initial_seed manual_seed seed set_rng_state",
-    "amp": """autocast autocast_decrement_nesting autocast_increment_nesting clear_autocast_cache get_autocast_cpu_dtype get_autocast_dtype
-            get_autocast_gpu_dtype is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled set_autocast_cache_enabled
-            set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype""",
+    "random": "default_generator fork_rng get_rng_state initial_seed manual_seed seed set_rng_state",
+    "amp": """GradScaler autocast autocast_decrement_nesting autocast_increment_nesting clear_autocast_cache get_autocast_cpu_dtype
+            get_autocast_dtype get_autocast_gpu_dtype is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled
+            set_autocast_cache_enabled set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled
+            set_autocast_gpu_dtype""",
     "requirements": "_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all _check_type _check_value",
     "precision": "get_float32_matmul_precision set_float32_matmul_precision",
     "alias": "as_torch",
@@ -88,12 +89,15 @@ HOMES = {
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
     "cuda": "Event Stream",
-    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 qint32 qint8 quint2x4 quint4x2 quint8",
+    "dtype": """int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 qint32 qint8 quint2x4 quint4x2 quint8
+            chalf complex32 float4_e2m1fn_x2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu""",
     "schemes": """per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
             qscheme""",
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
+    "storage_methods": "resize_as_",
+    "utils.dlpack": "to_dlpack",
     "nn.functional": """celu_ channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle selu_
             threshold_""",
     "ops.create": "empty_permuted",
@@ -108,7 +112,7 @@ EVERY = "_foreach_"                                                      # names
 PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
             "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
             "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+            "return_types", "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():
@@ -127,6 +131,8 @@ def attach():
     Tensor.mH = property(complex.adjoint, doc="The last two dims exchanged, complex numbers conjugated.")
     Tensor.H = property(complex.matrix_adjoint, doc="The transpose of a matrix, complex numbers conjugated.")
     Tensor._seen_as, Tensor.__complex__ = complex.seen_as, methods.as_number(builtins.complex)
+    Tensor._followed = inference_mode(False)(complex.seen_as)            # records in whatever mode a view is asked for its history
     Tensor.__array_priority__ = 1000                                     # numpy arrays leave `array + tensor` to the tensor
     Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)
+    pickling.findable("tritorch", methods.surface)
     _current[0] = current_device

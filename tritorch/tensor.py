@@ -257,7 +257,7 @@ def refresh(view):
             raise RuntimeError(f"view: {known.why}, and its base or another view of it has been modified inplace with grad mode enabled; "
                                "use a view made in grad mode, or write under no_grad()")
         return
-    fresh = view.base._seen_as(view.shape, view.strides, view.offset, view.dtype)
+    fresh = view.base._followed(view.shape, view.strides, view.offset, view.dtype)
     view.node, view.index, view.base_node = fresh.node, fresh.index, node
 
 

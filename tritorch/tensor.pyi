@@ -362,12 +362,18 @@ class Tensor:
     def _filled(input, value) -> Tensor:
         """Every element the number `value`: `input.fill_(value)`."""
         ...
+    def _followed(base, shape, strides, offset, dtype) -> Any:
+        """A view of the memory of `base` under another layout, and as complex or real where the dtype says so."""
+        ...
     _grad: Any
     _hooked: Any
     def _indices(self, *args, **kwargs) -> Any:
         """Tensors of layout sparse_coo have `_indices`; others raise NotImplementedError."""
         ...
     _inference: Any
+    def _is_view(self) -> Any:
+        """Whether the tensor shows memory of another one, its `_base`."""
+        ...
     @staticmethod
     def _make_subclass(cls, data, require_grad=...) -> Any:
         """`Tensor._make_subclass`: the memory of a tensor, without history, as an object of a subclass of Tensor."""

@@ -19,7 +19,7 @@ def _constructed(name, args, dtype, device):
     """Values that are not set, of sizes, or those of a sequence or array."""
     sizes = args[0] if len(args) == 1 and isinstance(args[0], Size) else args
     if all(isinstance(size, (int, np.integer)) for size in sizes):
-        return empty(sizes or (0,), dtype=dtype, device=device)
+        return empty(sizes if args else (0,), dtype=dtype, device=device)
     check(len(args) == 1 and not isinstance(args[0], (float, str)), name, "sizes, or one sequence of values",
           args[0] if len(args) == 1 else f"{len(args)} arguments", error=TypeError)
     return as_tensor(args[0], dtype=dtype, device=device)

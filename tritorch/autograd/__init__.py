@@ -1,7 +1,7 @@
 """Gradients: the graph, the engine, the modes, and functions with gradients of their own."""
 import importlib
 
-from tritorch.autograd import forward_ad, functional, graph
+from tritorch.autograd import forward_ad, functional, grad_mode, graph
 from tritorch.autograd.engine import backward, grad
 from tritorch.autograd.function import Function
 from tritorch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
@@ -19,7 +19,7 @@ from tritorch.autograd.modes import (
     set_grad_enabled,
     set_multithreading_enabled,
 )
-from tritorch.tensor import Tensor as Variable
+from tritorch.autograd.variable import Variable
 
 __all__ = ["Function", "GradcheckError", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "forward_ad", "functional",
            "grad", "gradcheck",

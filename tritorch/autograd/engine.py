@@ -47,7 +47,7 @@ class Run:
         self.late, self.uses = {}, None                               # hooked leaves: their sums so far; what is still to lead to them
         self.partial = False                                             # whether a gradient arrived in parts
         self.crossing = None                                             # what keeps streams in order, once a second one is met
-        self.outer, self.callbacks = None, None                          # the pass that this one runs in; what is called at the end
+        self.outer, self.callbacks = None, []                            # the pass that this one runs in; what is called at the end
 
     def go(self, roots):
         """Give the roots their gradients, [(edge, gradient)], and walk."""
@@ -68,7 +68,11 @@ class Run:
             if self.crossing is not None:
                 self.crossing.close(self.captured.values())
         while self.callbacks:
-            self.callbacks.pop(0)()
+            state.run = self                                             # a callback may queue another one
+            try:
+                self.callbacks.pop(0)()
+            finally:
+                state.run = self.outer
 
     def walk(self):
         """Run the nodes, latest first. One long loop: a call for each node would cost a tenth of what the node does."""
@@ -269,8 +273,6 @@ def queue_callback(callback):
     check(run is not None, "queue_callback", "a backward pass that runs", "none")
     while run.outer is not None:
         run = run.outer
-    if run.callbacks is None:
-        run.callbacks = []
     run.callbacks.append(callback)
 
 

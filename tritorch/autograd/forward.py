@@ -77,6 +77,9 @@ class Level:
             made, ctx = function.call(args)
             outs = made if isinstance(made, tuple) else (made,)
             if "jvp" in function.__dict__:
+                if ctx._materialize:
+                    tangents = [a.new_zeros(a.shape) if t is None and isinstance(a, Tensor) and a.dtype.has_gradients else t
+                                for a, t in zip(args, tangents)]
                 moved = function.jvp(ctx, *tangents)
                 moved = moved if isinstance(moved, tuple) else (moved,)
                 check(len(moved) == len(outs), function.__name__, f"{len(outs)} tangents from jvp, one an output", len(moved))

@@ -111,6 +111,7 @@ class Function:
     """
 
     setup_context = None
+    generate_vmap_rule = False
 
     def __init__(self, *args, **kwargs):
         raise RuntimeError(f"{type(self).__name__}: expected a call of apply, got an instance of the class; use "
@@ -136,8 +137,10 @@ class Function:
     @classmethod
     def apply(cls, *args, **kwargs):
         """Run forward and record the function as one node. Arguments given by name are put in their places."""
-        if kwargs:
+        if kwargs or cls.setup_context is not None and getattr(cls.forward, "__defaults__", None):
             bound = inspect.signature(cls.forward).bind(*((None,) if cls.setup_context is None else ()), *args, **kwargs)
+            if cls.setup_context is not None:
+                bound.apply_defaults()                                   # setup_context sees them, too
             check(not bound.kwargs, cls.__name__, "all arguments before those given by name", sorted(bound.kwargs), error=TypeError)
             args = bound.args[cls.setup_context is None:]
         if any(isinstance(a, Tensor) and a._tangents for a in args):
@@ -164,6 +167,13 @@ class Function:
             _record(ctx, args, outs)
         ctx._to_save = ctx._dirty = ctx._fixed = ()
         return tuple(outs) if isinstance(made, tuple) else outs[0], ctx
+
+
+class InplaceFunction(Function):
+    """A Function with a flag for its `forward`, as PyTorch has it for old programs."""
+
+    def __init__(self, inplace=False):
+        self.inplace = inplace
 
 
 def _is_in(x, values):

@@ -164,7 +164,7 @@ def hessian(func, inputs, create_graph=False, strict=False, vectorize=False, out
 
     def gradients(*xs):
         with enable_grad():
-            xs = tuple([x if x.requires_grad else x.detach().requires_grad_() for x in xs])
+            xs = tuple([x if x.requires_grad else x.view_as(x).requires_grad_() for x in xs])    # detach() would lose a tangent
             outs = _call("hessian", func, xs, strict)[1]
             check(len(outs) == 1 and outs[0].numel() == 1, "hessian", "a function that returns one number", [tuple(o.shape) for o in outs])
             return tuple(_pull("hessian", outs, xs, [outs[0].new_ones(outs[0].shape)], True, strict))

@@ -88,7 +88,7 @@ def check_history(name, out, wanted):
     if type(out.base_node) is Unfollowed and (wanted or own or base.node is not None):
         raise RuntimeError(f"{name}: {out.base_node.why} and is being modified inplace with grad mode enabled; "
                            "use a view made in grad mode, or write under no_grad()")
-    if own and (type(out.node) is Leaf or base is not None and type(base.node) is Leaf):
+    if own and type(out.node) is Leaf or base is not None and type(base.node) is Leaf:        # its base may have become one since
         kind = "leaf Variable" if type(out.node) is Leaf else "view of a leaf Variable"
         raise RuntimeError(f"{name}: a {kind} that requires grad is being used in an in-place operation; use no_grad() or an "
                            f"out-of-place operator")

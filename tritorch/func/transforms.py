@@ -136,7 +136,8 @@ def vjp(func, *primals, has_aux=False):
         value, aux = made if has_aux else (made, None)
     outs = tree_leaves(value)
     check(outs and all(isinstance(o, Tensor) for o in outs), "vjp", "a function that returns tensors", type(value).__name__)
-    deep = recording and _watched(outs, flat)
+    watched = _watched(outs, flat)
+    deep = recording and watched
 
     def pull(*cotangents):
         given = tree_leaves(cotangents)
@@ -147,7 +148,7 @@ def vjp(func, *primals, has_aux=False):
         pairs = [(o, c) for o, c in zip(outs, given) if o.requires_grad]
         if not pairs:
             return tree_map(create.zeros_like, primals)
-        follow = deep or state.grad and any(c.requires_grad or c._tangents for _, c in pairs)
+        follow = state.grad and (watched or any(c.requires_grad or c._tangents for _, c in pairs))
         with enable_grad():
             found = differentiate([o for o, _ in pairs], flat, [c for _, c in pairs], retain_graph=True, create_graph=follow,
                                   materialize_grads=True)

@@ -1,7 +1,9 @@
 """vmap: a function of one sample as a function of a batch."""
 import functools
 
+from tritorch.device import cpu
 from tritorch.errors import NoTensor, check
+from tritorch.generator import default_generator
 from tritorch.ops.compare import equal
 from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor
@@ -12,7 +14,8 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
     """`func` over the dim `in_dims` of its arguments (None: the same for all), its results stacked along `out_dims`.
 
     The function runs once for each sample: the meaning of PyTorch's vmap, at the speed of a loop. It composes with `grad`,
-    `jacrev` and the others. `randomness` and `chunk_size` are accepted and change nothing: each sample draws numbers of its own.
+    `jacrev` and the others. With the randomness "same" all samples draw the same numbers, else each its own. `chunk_size` is accepted and
+    changes nothing.
 
     >>> import tritorch as torch
     >>> torch.func.vmap(torch.dot)(torch.ones(3, 2), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -32,8 +35,11 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
             check(fits, "vmap", "in_dims that the arguments have", d, getattr(x, "shape", type(x).__name__), error=ValueError)
         sizes = {x.shape[d] for x, d in zip(flat, dims) if d is not None}
         check(len(sizes) == 1, "vmap", "mapped dims of one size", sorted(sizes) or "none", error=ValueError)
-        rows = []
+        rows, places = [], {cpu, *[x.device for x in flat if isinstance(x, Tensor) and not x.is_meta]}
+        start = [(g, g.get_state()) for g in map(default_generator, places)] if randomness == "same" else []
         for k in range(sizes.pop()):
+            for generator, state in start:
+                generator.set_state(state)
             sample = form.unflatten([x if d is None else x.select(d, k) for x, d in zip(flat, dims)])
             rows.append(func(*sample, **kwargs))
         check(rows, "vmap", "at least one sample", "none")

@@ -12,12 +12,13 @@ from tritorch.ops import compare, copy, create
 from tritorch.ops.composite import composite
 from tritorch.ops.embedded import least_squares
 from tritorch.ops.householder import qr_factors
-from tritorch.ops.matrices import check_matrices, result
+from tritorch.ops.matrices import check_matrices
 from tritorch.ops.precise_product import precise_product
 from tritorch.ops.pseudo_inverse import above, pinv, tolerances
 from tritorch.ops.solving import inverse_of
 from tritorch.ops.triangular import substitute
 from tritorch.pairs import adjoint
+from tritorch.return_types import result
 
 lstsq_result = result("linalg_lstsq", "solution residuals rank singular_values")
 DRIVERS = "gels", "gelsy", "gelsd", "gelss"

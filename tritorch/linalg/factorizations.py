@@ -7,9 +7,10 @@ from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.householder import geqrf_factors, qr_factors
 from tritorch.ops.lu import lu_factors, unpack
-from tritorch.ops.matrices import check_matrices, refuse, result
+from tritorch.ops.matrices import check_matrices, refuse
 from tritorch.ops.solving import SINGULAR
 from tritorch.ops.triangles import triangle
+from tritorch.return_types import result
 
 cholesky_ex_result = result("linalg_cholesky_ex", "L info")
 qr_result = result("linalg_qr", "Q R")

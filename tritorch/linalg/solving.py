@@ -3,8 +3,9 @@ from tritorch.errors import explained
 from tritorch.ops import copy, determinants, solving
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
-from tritorch.ops.matrices import refuse, result
+from tritorch.ops.matrices import refuse
 from tritorch.ops.solving import SINGULAR, inverse_of, lu_solved, solve_of
+from tritorch.return_types import result
 from tritorch.tensor import own
 
 solve_ex_result = result("linalg_solve_ex", "result info")

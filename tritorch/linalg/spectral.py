@@ -7,8 +7,9 @@ from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import is_lower, symmetric_eigen, symmetric_eigenvalues
 from tritorch.ops.embedded_values import hermitian_values
 from tritorch.ops.general_eigen import general_eigen, general_eigenvalues
-from tritorch.ops.matrices import check_matrices, finite, first_failure, result
+from tritorch.ops.matrices import check_matrices, finite, first_failure
 from tritorch.ops.singular import decomposed, values_of
+from tritorch.return_types import result
 
 eig_result = result("linalg_eig", "eigenvalues eigenvectors")
 eigh_result = result("linalg_eigh", "eigenvalues eigenvectors")

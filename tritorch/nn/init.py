@@ -238,7 +238,7 @@ def _deprecated(new):
         warnings.warn(f"nn.init.{old.__name__} is the old name of nn.init.{new.__name__}", FutureWarning, stacklevel=2)
         return new(*args, **kwargs)
 
-    old.__name__ = new.__name__[:-1]
+    old.__name__ = old.__qualname__ = new.__name__[:-1]
     old.__doc__ = f"The older name of `{new.__name__}`."
     return old
 

@@ -23,7 +23,7 @@ from tritorch.nn import (
     transformer,
 )
 from tritorch.nn.module import Module
-from tritorch.nn.state_dict import IncompatibleKeys
+from tritorch.nn.state_dict import IncompatibleKeys, consume_prefix_in_state_dict_if_present
 
 __path__: list[str] = []                                                 # makes the names below importable as modules
 _FILES = {"activation": activation, "adaptive": adaptive, "container": container, "conv": conv, "distance": distance, "dropout":
@@ -33,6 +33,7 @@ _FILES = {"activation": activation, "adaptive": adaptive, "container": container
 sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
 globals().update(_FILES)
 vars(module).update(_IncompatibleKeys=IncompatibleKeys)
+vars(sizes).update(consume_prefix_in_state_dict_if_present=consume_prefix_in_state_dict_if_present)
 vars(module).update({name: f for name, f in vars(hooks).items() if name.startswith("register_module_")})
 
 

@@ -248,3 +248,17 @@ def _load(module, state_dict, prefix, metadata, assign, keys, plan):
     for hook in module._load_state_dict_post_hooks.values():
         if hook(module, keys) is not None:
             raise AssertionError("load_state_dict post-hook: expected None as its result; change the lists of incompatible_keys in place")
+
+
+def consume_prefix_in_state_dict_if_present(state_dict, prefix):
+    """Take `prefix` off the names in a state dict and its metadata that begin with it, in place.
+
+    >>> import tritorch as torch
+    >>> state = {"module.weight": torch.ones(1), "module.bias": torch.ones(1)}
+    >>> torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module."); list(state)
+    ['weight', 'bias']
+    """
+    for names in (state_dict, getattr(state_dict, "_metadata", {})):
+        for name in list(names):
+            if name.startswith(prefix) or names is not state_dict and name + "." == prefix:
+                names[name[len(prefix):]] = names.pop(name)

@@ -1,7 +1,6 @@
 """Places and numbers of elements: `nonzero_static`, `histogramdd`, and `range`, which counts its end."""
 import math
 import warnings
-from collections import namedtuple
 
 from tritorch.device import as_device
 from tritorch.dtype import types
@@ -10,10 +9,11 @@ from tritorch.layout import only_strided
 from tritorch.ops import compare, copy, create, linspace
 from tritorch.ops.shaping import stack
 from tritorch.ops.sorting import searchsorted
+from tritorch.return_types import result
 from tritorch.shape import prod
 from tritorch.tensor import Tensor
 
-histogramdd_result = namedtuple("histogramdd", "hist bin_edges")
+histogramdd_result = result("histogramdd", "hist bin_edges")
 
 
 @explained

@@ -3,9 +3,10 @@ from tritorch.dtype import types
 from tritorch.ops import compare, create
 from tritorch.ops.complex import complex, imag, real
 from tritorch.ops.lu import lu_factors
-from tritorch.ops.matrices import check_matrices, result
+from tritorch.ops.matrices import check_matrices
 from tritorch.ops.solving import log_determinant
 from tritorch.ops.trigonometry import atan2
+from tritorch.return_types import result
 
 slogdet_result = result("slogdet", "sign logabsdet")
 

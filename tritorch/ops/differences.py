@@ -56,8 +56,8 @@ def _along(x, d, step, edge_order):
         return cat([(-3 * part(0) + 4 * part(1) - part(2)) / (2 * step), inner,
                     (3 * part(n - 1) - 4 * part(n - 2) + part(n - 3)) / (2 * step)], d)
     check(step.ndim == 1 and step.numel() == n, NAME, f"{n} coordinates along dim {d}", tuple(step.shape))
-    whole = x.dtype if x.dtype.is_floating_point else types.get_default_dtype()
-    gaps = step.to(x.device, step.dtype if step.dtype.is_floating_point else whole).diff()
+    whole = x.dtype if x.dtype.has_gradients else types.get_default_dtype()
+    gaps = step.to(x.device, step.dtype if step.dtype.has_gradients else whole).diff()
     before, after = [g.reshape([-1 if k == d else 1 for k in range(x.ndim)]) for g in (gaps[:-1], gaps[1:])]
     inner = _slope(part(0, n - 2), part(1, n - 2), part(2, n - 2), before, after, 0)
     first, last = gaps[0], gaps[-1]

@@ -1,6 +1,5 @@
 """Largest and smallest: amax, amin, max, min, argmax, argmin, aminmax. NaN is larger, and smaller, than every number."""
 import math
-from collections import namedtuple
 
 import numpy as np
 
@@ -12,11 +11,12 @@ from tritorch.ops.destinations import call
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import accumulator, dims_of, restore, sample_dims, sweeps
 from tritorch.ops.rows import kept
+from tritorch.return_types import result
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
 
-MaxResult, MinResult = namedtuple("max", "values indices"), namedtuple("min", "values indices")
-AminmaxResult = namedtuple("aminmax", "min max")
+MaxResult, MinResult = result("max", "values indices"), result("min", "values indices")
+AminmaxResult = result("aminmax", "min max")
 
 
 def lowest(dtype):

@@ -1,6 +1,5 @@
 """Parts of numbers: mantissa and exponent, and what a real number has of a complex one."""
 import math
-from collections import namedtuple
 
 from tritorch.autograd.modes import no_grad
 from tritorch.dtype import types
@@ -8,8 +7,9 @@ from tritorch.errors import check, explained
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.complex import angle_of
 from tritorch.ops.destinations import deliver_all
+from tritorch.return_types import result
 
-frexp_result = namedtuple("frexp", "mantissa exponent")
+frexp_result = result("frexp", "mantissa exponent")
 BITS = {types.float32: (types.int32, 23, 0xFF, 126, 64), types.float64: (types.int64, 52, 0x7FF, 1022, 100)}
 """Of a floating dtype the integers of its size, the bits of the fraction, the mask of the exponent, what it is of 0.5, and the power of two
 by which the numbers below the normal ones become normal."""

@@ -1,8 +1,10 @@
 """x[...] and x[...] = v: numbers, slices, None and Ellipsis make views; tensors, lists and masks pick elements."""
 import operator
+import warnings
 
 import numpy as np
 
+from tritorch.autograd.places import stacklevel
 from tritorch.dtype import types
 from tritorch.errors import answered, check, sentence
 from tritorch.ops import copy, create, picking, put, slicing, view
@@ -63,6 +65,15 @@ def _one_mask(key):
     return len(picked) == 1 and (_is_mask(picked[0]) or isinstance(picked[0], (list, tuple)) and all(type(v) is bool for v in picked[0]))
 
 
+def _is_many(key):
+    """Whether a list stands for a tuple, as in PyTorch to this day, and in numpy long ago: a short one with more in it than numbers."""
+    many = len(key) < 32 and any(k is None or k is Ellipsis or isinstance(k, (Tensor, list, tuple, slice, np.ndarray, str)) for k in key)
+    if many:
+        warnings.warn("index: a list that stands for a tuple is deprecated; use x[tuple(key)], or x[torch.tensor(key)] for its elements",
+                      stacklevel=stacklevel())
+    return many
+
+
 def _is_number(value):
     return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
 
@@ -70,6 +81,8 @@ def _is_number(value):
 def resolve(input, key, value=None):
     """(view, index tensors): the basic part of a key applied, and for each dim of that view an index tensor or None; None if there are
     none. `value` is what will be written there: on meta it tells how many places a mask has."""
+    if isinstance(key, list) and _is_many(key):
+        key = tuple(key)
     items = [k if k.__class__ in PLAIN else _as_index(k, input.device) for k in (key if isinstance(key, tuple) else (key,))]
     used, ellipses = 0, 0
     for k in items:
@@ -120,6 +133,8 @@ def _as_index(k, device):
     """One item of a key that is not PLAIN as a bool, an int or an index tensor."""
     if isinstance(k, Tensor):
         if k.dtype is types.bool or k.dtype is types.uint8:
+            if k.dtype is types.uint8:
+                warnings.warn("indexing with uint8 is deprecated: use a mask of bools, or indices of int64", stacklevel=stacklevel())
             return k.to(types.bool) if k.shape else bool(k.item())
         if not k.shape and not k.dtype.is_floating_point:                # a view, as with a Python number
             return int(k.item())

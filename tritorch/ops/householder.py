@@ -17,7 +17,6 @@ from tritorch.ops.matrices import (
     lapack,
     precise,
     product,
-    result,
     scratch,
     subtract_product,
     three,
@@ -29,6 +28,7 @@ from tritorch.ops.shaping import cat
 from tritorch.ops.triangles import diag_embed, triangle
 from tritorch.ops.triangular import substitute
 from tritorch.pairs import HOST, adjoint
+from tritorch.return_types import result
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import own, strided
 

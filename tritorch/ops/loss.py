@@ -72,14 +72,13 @@ def soft_cross_entropy(input, target, weight, reduction, label_smoothing):
     if target.shape != input.shape:
         raise unfit("cross_entropy", input, target, input.shape, "class probabilities")
     dim = class_dim(input)
-    n = input.shape[dim]
     if label_smoothing:
-        target = target * (1 - label_smoothing) + label_smoothing / n
+        target = target * (1 - label_smoothing) + label_smoothing / max(input.shape[dim], 1)
     terms = log_softmax(input, dim) * target
     if weight is not None:
         terms = terms * weight.reshape([-1 if d == dim else 1 for d in range(input.ndim)])
     loss = -terms.sum(dim)
-    return loss.sum() / (input.numel() // n) if reduction == "mean" else reduced(loss, reduction)
+    return loss.sum() / loss.numel() if reduction == "mean" else reduced(loss, reduction)
 
 
 @composite

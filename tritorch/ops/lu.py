@@ -18,7 +18,6 @@ from tritorch.ops.matrices import (
     lapack,
     place_for,
     precise,
-    result,
     scratch,
     subtract_product,
     turned,
@@ -30,6 +29,7 @@ from tritorch.ops.triangles import triangle
 from tritorch.ops.triangular import solve_in_place, substitute
 from tritorch.ops.view import expand_to
 from tritorch.pairs import HOST, adjoint
+from tritorch.return_types import result
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import strided
 

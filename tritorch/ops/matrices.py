@@ -1,5 +1,4 @@
-"""What the factorizations of matrices share: checks, working copies and their blocks, and results with names."""
-from collections import namedtuple
+"""What the factorizations of matrices share: checks, and working copies and their blocks."""
 from math import prod
 
 import numpy as np
@@ -171,11 +170,3 @@ def regular(make, *shape):
     x = make(*shape, dtype=precise(make), grad=False)
     x.diagonal(0, -2, -1).add_(3)
     return x.requires_grad_()
-
-
-# ------------------------------------------------------------------ results
-def result(name, fields):
-    """A named tuple that shows itself as PyTorch's torch.return_types do."""
-    kind = namedtuple(name, fields)
-    kind.__repr__ = lambda self: "torch.return_types.{}(\n{})".format(name, ",\n".join(f"{f}={v!r}" for f, v in zip(self._fields, self)))
-    return kind

@@ -16,7 +16,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
+from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse, sentence
 from tritorch.layout import strided
 from tritorch.ops import (
     activation,
@@ -167,7 +167,7 @@ SEVERAL = {"ldexp", "scatter_reduce", "index_reduce"}                    # sever
 IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh as_strided asin asinh atan atanh ceil clamp
     clamp_max clamp_min clip conj_physical cos cosh deg2rad erf erfc exp exp2 expm1 fill fix floor frac gcd i0 index_put lcm ldexp log
     log10 log1p log2 logit nan_to_num neg negative rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
-    xlogy zero"""  # the methods that are functions, too
+    xlogy zero"""  # methods in place that are functions, too
 IN_PLACE_VIEWS = {
     view: "squeeze unsqueeze t transpose swapaxes swapdims",
     slicing: "as_strided",
@@ -384,6 +384,8 @@ def iterate(self):
 
 def contains(self, value):
     """Whether some element equals the value."""
+    if not isinstance(value, (Tensor, numbers.Number, np.generic)):
+        raise RuntimeError(sentence("contains", "a tensor or a number", type(value).__name__))
     return bool((self == value).any().item())
 
 

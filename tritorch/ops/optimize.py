@@ -128,7 +128,8 @@ def norm_parts_cpu(tensors, power, parts):
             with np.errstate(divide="ignore"):
                 found += float(np.count_nonzero(x) if power == 0 else np.sum(np.abs(x) ** power, dtype=np.float64))
     out = empty((), tensors[0].dtype.compute, tensors[0].storage.device)
-    out.array[...] = found if power == 0 or math.isinf(power) else found ** (1 / power)
+    with np.errstate(divide="ignore"):                                   # of no element, to a negative power
+        out.array[...] = found if power == 0 or math.isinf(power) else np.float64(found) ** (1 / power)
     parts.setdefault(out.storage.device, []).append(out)
 
 

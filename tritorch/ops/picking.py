@@ -186,6 +186,7 @@ def take_along_dim(input, indices, dim=None, *, out=None):
     if dim is None:
         made = gather(view.reshape(input, -1), 0, view.reshape(indices, -1))
         return copy.deliver(made, out)
+    check(len(indices.shape) == len(input.shape), "take_along_dim", f"indices of {len(input.shape)} dims", indices.shape)
     d = own_dim(dim, input.shape, "take_along_dim")
     shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
     indices = pointwise.remainder(indices, max(input.shape[d], 1))   # as PyTorch, which takes -1, and n, too
@@ -220,7 +221,10 @@ def unravel_index(indices, shape):
     check(not indices.dtype.is_floating_point and indices.dtype is not types.bool, "unravel_index", "indices of integers", indices.dtype,
           error=TypeError)
     indices = indices.to(types.int64)
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = (shape,) if isinstance(shape, int) else shape
+    check(isinstance(shape, (tuple, list)) and all(isinstance(n, int) for n in shape), "unravel_index", "a shape of ints", shape,
+          error=TypeError)
+    check(min(shape, default=0) >= 0, "unravel_index", "sizes that are not negative", shape, error=ValueError)
     places = []
     for n in reversed(shape):
         places.append(indices % n)

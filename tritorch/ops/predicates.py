@@ -36,6 +36,16 @@ def is_set_to(self, tensor):
 
 
 @explained
+def _is_view(self):
+    """Whether the tensor shows memory of another one, its `_base`.
+
+    >>> import tritorch as torch; x = torch.ones(2, 3); x._is_view(), x[0]._is_view(), x.detach()._is_view()
+    (False, True, False)
+    """
+    return self.base is not None
+
+
+@explained
 def is_conj(input):
     """Always False: no tensor is marked to be conjugated when it is read."""
     tensors("is_conj", input=input)

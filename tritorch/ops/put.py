@@ -200,7 +200,7 @@ def index_put(input, indices, values, accumulate=False, *, out=None):
     key = tuple(indices)
 
     part, picks = resolve(input, key, values)
-    check(part.shape == input.shape, "index_put", "index tensors", key)
+    check(picks is not None and part.shape == input.shape, "index_put", "index tensors", key)
     values = values.to(input.dtype) if values.dtype is not input.dtype and not values.shape else values
     return put(input, picks, values, accumulate) if out is None else put.into(out, input, picks, values, accumulate)
 

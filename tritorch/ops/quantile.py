@@ -1,6 +1,5 @@
 """Order statistics by sorting: median, mode, quantile."""
 import math
-from collections import namedtuple
 
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -11,10 +10,11 @@ from tritorch.ops.lerp import lerp
 from tritorch.ops.medians import middle, middle_of_all
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import sort
+from tritorch.return_types import result
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
 
-median_result, mode_result = namedtuple("median", "values indices"), namedtuple("mode", "values indices")
+median_result, mode_result = result("median", "values indices"), result("mode", "values indices")
 
 
 def _of_none(input):

@@ -1,5 +1,4 @@
 """Scans along one dim: cumsum, cumprod, cummax, cummin, and the linear recurrence that gradients of scans need."""
-from collections import namedtuple
 
 import numpy as np
 
@@ -17,11 +16,12 @@ from tritorch.ops.reduce import accumulator, loadable, whole
 from tritorch.ops.rows import chunk_of, half, remember, rows, vector_of
 from tritorch.ops.shaping import cat
 from tritorch.pairs import HOLOMORPHIC, OWN
+from tritorch.return_types import result
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 from tritorch.tensor import empty
 
 K, COMPLEX = kernels("scan"), kernels("complex_scan")
-CummaxResult, CumminResult = namedtuple("cummax", "values indices"), namedtuple("cummin", "values indices")
+CummaxResult, CumminResult = result("cummax", "values indices"), result("cummin", "values indices")
 
 
 WAYS = ((4096, 4), (4096, 8), (2048, 4), (8192, 8), (8192, 16), (1024, 4))

@@ -13,12 +13,13 @@ from tritorch.ops.eigen import diagonal_of, phase_free, positive, turn_of
 from tritorch.ops.extremes import amax
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.indexing import gather
-from tritorch.ops.matrices import block, check_matrices, deliver, finite, precise, result, three
+from tritorch.ops.matrices import block, check_matrices, deliver, finite, precise, three
 from tritorch.ops.precise_product import precise_product
 from tritorch.ops.shaping import cat
 from tritorch.ops.sorting import sort_pairs
 from tritorch.ops.triangles import diag_embed
 from tritorch.pairs import HOST, adjoint
+from tritorch.return_types import result
 from tritorch.shape import wrap_dim
 
 svd_result = result("svd", "U S V")

@@ -1,6 +1,5 @@
 """Sorting and what rests on it: sort, topk, kthvalue, unique, searchsorted, histc, histogram."""
 import math
-from collections import namedtuple
 
 import numpy as np
 
@@ -18,14 +17,15 @@ from tritorch.ops.ordering_cpu import order_of, place_of
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
 from tritorch.pairs import refuse
+from tritorch.return_types import result
 from tritorch.shape import cdiv, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
 K = kernels("sorting")
-sort_result = namedtuple("sort", "values indices")
-topk_result = namedtuple("topk", "values indices")
-kthvalue_result = namedtuple("kthvalue", "values indices")
-histogram_result = namedtuple("histogram", "hist bin_edges")
+sort_result = result("sort", "values indices")
+topk_result = result("topk", "values indices")
+kthvalue_result = result("kthvalue", "values indices")
+histogram_result = result("histogram", "hist bin_edges")
 
 
 # ------------------------------------------------------------------ the first k of each row, in order
@@ -134,13 +134,11 @@ def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
     """The k greatest (or smallest) elements along `dim`, in order, and where they are.
 
     >>> import tritorch as torch; torch.tensor([3, 1, 2]).topk(2)
-    torch.return_types.topk(values=tensor([3, 2]), indices=tensor([0, 2]))
+    torch.return_types.topk(
+    values=tensor([3, 2]),
+    indices=tensor([0, 2]))
     """
     return deliver_all(topk_result, sorted_first(input, k, dim, largest), out)
-
-
-topk_result.__repr__ = sort_result.__repr__ = kthvalue_result.__repr__ = lambda self: (
-    f"torch.return_types.{type(self).__name__}(values={self.values!r}, indices={self.indices!r})")
 
 
 @op(returns=("values", "indices"))

@@ -15,13 +15,13 @@ from tritorch.ops.matrices import (
     each,
     precise,
     regular,
-    result,
     spread,
     subtract_product,
     working,
 )
 from tritorch.ops.triangles import triangle
 from tritorch.pairs import OWN, adjoint
+from tritorch.return_types import result
 from tritorch.shape import broadcast_shapes, cdiv, next_power_of_2
 from tritorch.tensor import own
 

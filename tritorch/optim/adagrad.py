@@ -34,7 +34,8 @@ class Adagrad(ListWise):
         return ("sum",)
 
     def started(self, name, p, group):
-        return full_like(p, group["initial_accumulator_value"]) if name == "sum" else super().started(name, p, group)
+        value = group["initial_accumulator_value"]
+        return full_like(p, complex(value, value) if p.is_complex() else value) if name == "sum" else super().started(name, p, group)
 
     def sparse_step(self, p, g, group):
         """A step with a sparse gradient: the elements that it has."""

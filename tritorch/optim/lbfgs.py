@@ -68,7 +68,7 @@ class LBFGS(Optimizer):
             d = self._direction(g, state, group)
             state["n_iter"] += 1
             state["prev_flat_grad"], before = g, loss
-            t, slope = lr if state["n_iter"] > 1 else min(1.0, 1.0 / g.abs().sum().item()) * lr, g.dot(d).item()
+            t, slope = lr if state["n_iter"] > 1 else lr / max(1.0, g.abs().sum().item()), g.dot(d).item()
             state["d"], state["t"] = d, t
             if slope > -group["tolerance_change"]:
                 break

@@ -276,7 +276,8 @@ def from_dense(x, sparse_dim):
 
 
 def block_sizes(name, blocksize):
-    """A pair of whole numbers."""
+    """A pair of whole numbers; one stands for both."""
+    blocksize = (blocksize, blocksize) if isinstance(blocksize, int) else blocksize
     check(blocksize is not None and len(tuple(blocksize)) == 2, name, "a blocksize of two sizes", blocksize)
     sizes = whole_numbers(name, "block sizes", blocksize)
     check(min(sizes) > 0, name, "a blocksize of positive sizes", sizes)

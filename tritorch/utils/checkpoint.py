@@ -19,7 +19,7 @@ from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
 from tritorch.utils._pytree import tree_iter
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn"]
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn", "set_checkpoint_early_stop"]
 
 
 class CheckpointError(RuntimeError):
@@ -28,6 +28,27 @@ class CheckpointError(RuntimeError):
 
 class _Enough(Exception):
     """Everything that the backward pass needs has been computed again."""
+
+
+_early_stop = [None]                                                     # what set_checkpoint_early_stop says, if anything
+
+
+@contextlib.contextmanager
+def set_checkpoint_early_stop(enable):
+    """For checkpoints called within, whatever their `early_stop` says: whether their second run ends with the last tensor that is needed.
+
+    >>> import tritorch as torch
+    >>> from tritorch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with set_checkpoint_early_stop(False):
+    ...     y = checkpoint(torch.sin, x, use_reentrant=False)
+    """
+    before = _early_stop[0]
+    _early_stop[0] = enable
+    try:
+        yield
+    finally:
+        _early_stop[0] = before
 
 
 def noop_context_fn():
@@ -83,6 +104,7 @@ def checkpoint(function, *args, use_reentrant=None, context_fn=noop_context_fn, 
     if not is_grad_enabled():
         return function(*args, **kwargs)
     first, second = context_fn()
+    early_stop = early_stop if _early_stop[0] is None else _early_stop[0]
     part = _Part(function, args, kwargs, second, _Surroundings((args, kwargs), preserve_rng_state), early_stop, determinism_check)
     with first, saved_tensors_hooks(part.promise, _Part.deliver):
         return function(*args, **kwargs)

@@ -62,7 +62,7 @@ def rule_of(op):
     """The rule of an operator."""
     found = rules.get(op.__name__)
     if found is None:
-        ours = op.aliasable is True and op.__name__ not in OTHERS and op.__module__.startswith("tritorch.")
+        ours = op.aliasable is True and op.__name__ not in OTHERS and op.__module__.partition(".")[0] == "tritorch"
         found = rules[op.__name__] = pointwise if ours else whole
     return found
 

@@ -113,3 +113,6 @@ from tritorch.ops.rotary import rotary_embedding
 from tritorch.ops.scaled import ScalingType, scaled_mm
 from tritorch.ops.trigonometry import tanh
 from tritorch.ops.volumes import adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, max_pool3d, max_unpool3d
+from tritorch.pickling import findable
+
+findable(__name__, {name: f for name, f in globals().items() if not name.startswith("_")})

@@ -223,7 +223,7 @@ def _output_size(input, size, scale_factor, recompute):
         raise ValueError(f"interpolate: expected {ndim} numbers as {'scale_factor' if size is None else 'size'} of an input of shape "
                          f"{tuple(input.shape)}, got {given}")
     if size is not None:
-        return tuple(int(n) for n in given), (None,) * ndim
+        return whole_numbers("interpolate", "size", given), (None,) * ndim
     return tuple(math.floor(n * scale) for n, scale in zip(input.shape[2:], given)), (None,) * ndim if recompute else given
 
 

@@ -20,8 +20,10 @@ class PackedSequence(namedtuple("PackedSequence", ["data", "batch_sizes", "sorte
         return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
 
     def to(self, *args, **kwargs):
-        """The sequences on another device or of another dtype."""
+        """The sequences on another device or of another dtype; themselves where nothing changes."""
         data = self.data.to(*args, **kwargs)
+        if data is self.data:
+            return self
         indices = (None if i is None else i.to(data.device) for i in (self.sorted_indices, self.unsorted_indices))
         return type(self)(data, self.batch_sizes, *indices)
 
