@@ -35,7 +35,9 @@ METHODS = {
         renorm.renorm, renorm.renorm_)},
     "_execution_engine": engine, **sparse_methods.METHODS,
 }
-STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
+STORAGE_METHODS = {"from_file": staticmethod(storage_methods.from_file), "__getitem__": storage_methods.get_bytes,
+                   "__setitem__": storage_methods.set_bytes, "tolist": storage_methods.tolist,
+                   "element_size": storage_methods.element_size, "cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
                    "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
                    "is_shared": storage_methods.is_shared}
 
@@ -104,7 +106,7 @@ HOMES = {
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
-            "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
+            "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "export", "fft", "func", "futures", "fx",
             "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
             "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from tritorch.errors import check
+from tritorch.nn.attention.block_masks import BLOCK as _DEFAULT_SPARSE_BLOCK_SIZE  # noqa: F401  (PyTorch's name, which programs import)
 from tritorch.nn.attention.block_masks import (
     ALL_KEYS,
     BlockMask,
