@@ -38,6 +38,7 @@ class _Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         module.__spec__ = module.__spec__.loader_state                   # the import system has put its own for "torch.name" there
+        _name()
 
     def remove(self):
         """Have the name mean nothing again, for imports that are still to come."""
@@ -45,6 +46,13 @@ class _Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         ours = [name for name in sys.modules if name.partition(".")[0] == "torch"]
         for name in ours:
             del sys.modules[name]
+
+
+def _name():
+    """Give what is loaded its name in PyTorch: programs look for torch.nn.init in sys.modules."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tritorch."):
+            sys.modules.setdefault(name.removeprefix("tri"), module)
 
 
 def as_torch():
@@ -69,4 +77,6 @@ def as_torch():
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
+    importlib.import_module("tritorch.nn")                               # which is there after PyTorch's import
+    _name()
     return finder

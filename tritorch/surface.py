@@ -48,7 +48,8 @@ HOMES = {
     "amp": """autocast autocast_decrement_nesting autocast_increment_nesting clear_autocast_cache get_autocast_cpu_dtype get_autocast_dtype
             get_autocast_gpu_dtype is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled set_autocast_cache_enabled
             set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype""",
-    "requirements": "_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all _check_type _check_value",
+    "requirements": """_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all
+            _check_tensor_all_with _check_type _check_value _check_with""",
     "precision": "get_float32_matmul_precision set_float32_matmul_precision",
     "alias": "as_torch",
     "compiler": "_disable_dynamo compile",
@@ -105,10 +106,11 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
-            "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "export", "fft", "func", "futures", "fx",
-            "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_higher_order_ops", "_inductor", "_library", "_ops", "_prims_common",
+            "_subclasses", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "export",
+            "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides",
+            "profiler", "quantization", "random", "safetensors", "serialization", "signal", "sparse", "special", "testing", "types",
+            "utils", "version", "xpu")
 
 
 def attach():
