@@ -229,6 +229,11 @@ from torch.nn import Module
 from torch.utils.data import Dataset
 assert torch is tritorch and F is tritorch.nn.functional and Module is tritorch.nn.Module and F.__name__ == "tritorch.nn.functional"
 assert tritorch.nn.functional.__spec__.name == "tritorch.nn.functional"
+from importlib import metadata, util
+assert metadata.version("torch") == tritorch.__version__ and util.find_spec("torch") is tritorch.__spec__
+assert metadata.distribution("torch").metadata["Name"] == "torch" and "torch" in metadata.packages_distributions()
+import sys
+assert sys.modules["torch.nn.init"] is tritorch.nn.init and sys.modules["torch.nn.linear"] is sys.modules["tritorch.nn.linear"]
 try:
     import torch.no_such_module
 except ModuleNotFoundError as error:

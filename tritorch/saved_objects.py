@@ -35,14 +35,19 @@ class _Unpickler(pickle.Unpickler):
         return self.decode_tensor(node)
 
 
+def refusal(rule, obj, path):
+    """The error for an object that is no such value."""
+    way_out = "its state_dict()" if hasattr(obj, "state_dict") else "tensors, numbers, strings, and containers of them"
+    return TypeError(sentence("save", rule, f"{type(obj).__name__} at {path or 'the top'}", use=way_out))
+
+
 def encode(obj, path, encode_tensor):
     """An object as values of JSON, the name of its class first; `encode_tensor` takes its tensors. TypeError for what pickle refuses."""
     name, out = f"{type(obj).__module__}.{type(obj).__qualname__}", io.BytesIO()
     try:
         _Pickler(out, encode_tensor).dump(obj)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
-        raise TypeError(sentence("save", "values that a file can hold", f"{name} at {path or 'the top'}: {error}",
-                                 use="its state_dict(), or tensors, numbers, strings, and containers of them")) from error
+        raise refusal("values that pickle can hold", obj, path) from error
     return [name, base64.b64encode(out.getvalue()).decode()]
 
 

@@ -35,11 +35,11 @@ METHODS = {
         renorm.renorm, renorm.renorm_)},
     "_execution_engine": engine, **sparse_methods.METHODS,
 }
-STORAGE_METHODS = {"from_file": staticmethod(storage_methods.from_file), "__getitem__": storage_methods.get_bytes,
-                   "__setitem__": storage_methods.set_bytes, "tolist": storage_methods.tolist,
-                   "element_size": storage_methods.element_size, "cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
+STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
                    "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
-                   "is_shared": storage_methods.is_shared}
+                   "is_shared": storage_methods.is_shared, "from_file": staticmethod(storage_methods.from_file),
+                   "__getitem__": storage_methods.get_bytes, "__setitem__": storage_methods.set_bytes, "tolist": storage_methods.tolist,
+                   "element_size": storage_methods.element_size}
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
 HOMES = {

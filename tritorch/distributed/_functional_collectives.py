@@ -33,7 +33,7 @@ def _group(name, group):
         return group.get_group(0)
     if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], DeviceMesh) and isinstance(group[1], int):
         return group[0].get_group(group[1])
-    check(isinstance(group, ProcessGroup), name, "a ProcessGroup, a DeviceMesh or (DeviceMesh, int) as group", repr(group), error=ValueError)
+    check(isinstance(group, ProcessGroup), name, "a ProcessGroup, a mesh or (mesh, dim) as group", repr(group), error=ValueError)
     return group
 
 

@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tritorch.device import cpu
 from tritorch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from tritorch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorProperties, TensorStorageMetadata
 from tritorch.errors import check
@@ -85,7 +86,7 @@ def consolidate_safetensors_files(input_dir, output_dir, fqn_to_index_mapping, n
 
     def write(k):
         found = {name: metadata.state_dict_metadata[name] for name in names[k]}
-        whole = {name: empty(what.size, what.properties.dtype) for name, what in found.items()}
+        whole = {name: empty(what.size, what.properties.dtype, cpu) for name, what in found.items()}
         reader.read([(name, (0,) * x.ndim, x) for name, x in whole.items()], metadata)
         save_file(whole, Path(output_dir) / _file(k, most), {"format": "pt"})
 

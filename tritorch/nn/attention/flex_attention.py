@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 from tritorch.errors import check
-from tritorch.nn.attention.block_masks import BLOCK as _DEFAULT_SPARSE_BLOCK_SIZE  # noqa: F401  (PyTorch's name, which programs import)
 from tritorch.nn.attention.block_masks import (
     ALL_KEYS,
     BlockMask,
@@ -18,6 +17,7 @@ from tritorch.nn.attention.block_masks import (
     or_masks,
     places_of,
 )
+from tritorch.nn.attention.block_masks import BLOCK as _DEFAULT_SPARSE_BLOCK_SIZE  # noqa: F401  (PyTorch's name, which programs import)
 from tritorch.ops.attention import NO_DROPOUT, attention
 from tritorch.tensor import Tensor
 
