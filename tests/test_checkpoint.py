@@ -226,3 +226,15 @@ def test_errors():
         checkpoint(lambda v: 1 / 0, x, use_reentrant=False)
     with pytest.warns(UserWarning, match="no input requires grad, so none gets a gradient"):
         checkpoint(lambda v: v * 2, torch.ones(1), use_reentrant=True)
+
+
+def test_states_of_devices(cuda):
+    torch = tritorch
+    x = torch.ones(3, device="cuda")
+    saved = torch.utils.checkpoint.get_device_states(x, [torch.ones(2), {"k": x}], 3)
+    assert saved[0] == [0, 0] and torch.utils.checkpoint.get_device_states(torch.ones(2)) == ([], [])
+    numbers = torch.rand(4, device="cuda")
+    torch.utils.checkpoint.set_device_states(*saved, device_type="meta")
+    assert not torch.equal(torch.rand(4, device="cuda"), numbers)
+    torch.utils.checkpoint.set_device_states(*saved)
+    assert torch.equal(torch.rand(4, device="cuda"), numbers) and torch.equal(torch.cuda.random.get_rng_state(), torch.cuda.get_rng_state())

@@ -280,3 +280,58 @@ def test_errors_of_one_process(tmp_path):
         (tmp_path / "metadata.json").write_bytes(wrong)
         with pytest.raises(dcp.CheckpointException, match="expected"):
             load({"x": torch.zeros(2)})
+
+
+# ------------------------------------------------------------------ folders of safetensors files
+def sharded(rank, size, path):
+    mesh = dist.init_device_mesh("cpu", (size,))
+    whole = {"a": torch.arange(10.0).reshape(5, 2), "b": torch.arange(3), "c": torch.tensor(2.5).bfloat16()}
+    state = {"a": distribute_tensor(whole["a"], mesh, [Shard(0)]), "b": distribute_tensor(whole["b"], mesh, [Replicate()]), "c": whole["c"]}
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(path / "pieces", save_distributed=True))
+    again = {"a": distribute_tensor(torch.zeros(5, 2), mesh, [Shard(1)]), "b": torch.zeros(3, dtype=torch.int64)}
+    dcp.load(again, storage_reader=dcp.HuggingFaceStorageReader(path / "pieces"))
+    assert torch.equal(again["a"].full_tensor(), whole["a"]) and torch.equal(again["b"], whole["b"])
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(path / "joined", {"a": 2, "b": 1, "c": 1}, save_distributed=True,
+                                                                enable_consolidation=True))
+
+
+def test_pieces_in_safetensors_files(tmp_path):
+    world(sharded, 2, tmp_path, tmp_path)
+    assert sorted(os.listdir(tmp_path / "pieces")) == [f"shard-0000{r}-model-00001-of-00001.safetensors" for r in (1, 2)]
+    index = json.loads((tmp_path / "joined" / "model.safetensors.index.json").read_text())
+    names = [f"model-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    assert index == {"metadata": {"total_size": 40 + 24 + 2}, "weight_map": {"a": names[1], "b": names[0], "c": names[0]}}
+    small, large = (torch.safetensors.load_file(tmp_path / "joined" / name) for name in names)
+    assert large.keys() == {"a"} and torch.equal(large["a"], torch.arange(10.0).reshape(5, 2))
+    assert torch.equal(small["b"], torch.arange(3)) and small["c"].dtype is torch.bfloat16 and small["c"].shape == ()
+
+
+def test_whole_tensors_in_safetensors_files(tmp_path):
+    state = {"model": {"a": torch.rand(2, 3), "b": torch.rand(4).half()}}
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(tmp_path, {"model.a": 1, "model.b": 2}), no_dist=True)
+    again = {"model": {"a": torch.zeros(2, 3), "b": torch.zeros(4).half()}}
+    dcp.load(again, storage_reader=dcp.HuggingFaceStorageReader(tmp_path), no_dist=True)
+    assert all(torch.equal(again["model"][k], state["model"][k]) for k in "ab")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    assert index == {f"model.{k}": f"model-0000{i}-of-00002.safetensors" for i, k in enumerate("ab", 1)}
+    for state, mapping, kind in (({"step": 3}, None, dcp.CheckpointException), ({"x": torch.ones(2)}, {"y": 1}, RuntimeError)):
+        with pytest.raises(kind):
+            dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(tmp_path / "bad", mapping), no_dist=True)
+    assert not list((tmp_path / "bad").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_safetensors_files_of_pytorch(tmp_path, distributed):
+    theirs, numpy = pytest.importorskip("torch"), np.random.default_rng(0).standard_normal((3, 4))
+    from torch.distributed import checkpoint as their_dcp
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+    their_dcp.save({"x": theirs.tensor(numpy)}, storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=distributed),
+                   no_dist=True)
+    state = {"x": torch.zeros(3, 4, dtype=torch.float64)}
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(tmp_path), no_dist=True)
+    assert np.array_equal(state["x"].numpy(), numpy)
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(tmp_path / "b", save_distributed=distributed), no_dist=True)
+    back = {"x": theirs.zeros(3, 4, dtype=theirs.float64)}
+    their_dcp.load(back, storage_reader=HuggingFaceStorageReader(str(tmp_path / "b")), no_dist=True)
+    assert np.array_equal(back["x"].numpy(), numpy)

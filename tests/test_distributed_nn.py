@@ -4,6 +4,7 @@ from worlds import world
 
 import tritorch as torch
 from tritorch import distributed as dist
+from tritorch.distributed import _functional_collectives as funcol
 from tritorch.distributed.nn import functional as f
 
 Op = dist.ReduceOp
@@ -69,3 +70,36 @@ def twice(rank, size):
 
 def test_gradients(tmp_path):
     world(gradients, 3, tmp_path)
+
+
+def functional(rank, size):
+    """The same by the functions that return what they make, by group, mesh and dim of a mesh."""
+    mesh = dist.init_device_mesh("cpu", (size,))
+    x = torch.arange(2.0 * size).reshape(size, 2) + 10 * rank
+    before, everyone = x.clone(), [torch.arange(2.0 * size).reshape(size, 2) + 10 * r for r in range(size)]
+    total = sum(everyone)
+    for group in (dist.group.WORLD, mesh, (mesh, 0)):
+        assert torch.equal(funcol.all_reduce(x, "sum", group), total)
+        for dim in (0, 1, -1):
+            assert torch.equal(funcol.all_gather_single(x, dim, group), torch.cat(everyone, dim))
+        assert torch.equal(funcol.reduce_scatter_single(x, "sum", 0, group), total[rank:rank + 1])
+        assert torch.equal(funcol.reduce_scatter_single(x.t(), "max", 1, group), everyone[-1].t()[:, rank:rank + 1])
+        assert torch.equal(funcol.all_to_all_single(x, None, None, group), torch.cat([y[rank:rank + 1] for y in everyone]))
+        assert torch.equal(funcol.broadcast(x, size - 1, group), everyone[-1])
+        assert torch.equal(funcol.permute_tensor(x, [(r + 1) % size for r in range(size)], group), everyone[rank - 1].flatten())
+    assert torch.equal(x, before) and funcol.wait_tensor(x) is x
+    ins, outs = [r + 1 for r in range(size)], [rank + 1] * size
+    rows = torch.full((sum(ins), 2), 1.0 + rank, requires_grad=True)
+    got = funcol.all_to_all_single_autograd(rows, outs, ins, mesh)
+    assert got[:, 0].tolist() == [1.0 + r for r in range(size) for _ in range(rank + 1)]
+    ((rank + 1) * got).sum().backward()
+    assert rows.grad[:, 0].tolist() == [r + 1.0 for r in range(size) for _ in range(r + 1)]
+    for wrong, kind in ((lambda: funcol.all_reduce(x, "middle", mesh), RuntimeError),
+                        (lambda: funcol.all_reduce(x, "sum", [0]), ValueError),
+                        (lambda: funcol.reduce_scatter_single(x[:1], "sum", 0, mesh), AssertionError)):
+        with pytest.raises(kind):
+            wrong()
+
+
+def test_functional_collectives(tmp_path):
+    world(functional, 3, tmp_path)

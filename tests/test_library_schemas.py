@@ -232,6 +232,11 @@ assert tritorch.nn.functional.__spec__.name == "tritorch.nn.functional"
 from torch.autograd.gradcheck import GradcheckError
 import torch.autograd.gradcheck
 assert callable(torch.autograd.gradcheck) and torch.autograd.gradcheck is tritorch.autograd.gradcheck
+from importlib import metadata, util
+assert metadata.version("torch") == tritorch.__version__ and util.find_spec("torch") is tritorch.__spec__
+assert metadata.distribution("torch").metadata["Name"] == "torch" and "torch" in metadata.packages_distributions()
+import sys
+assert sys.modules["torch.nn.init"] is tritorch.nn.init and sys.modules["torch.nn.linear"] is sys.modules["tritorch.nn.linear"]
 try:
     import torch.no_such_module
 except ModuleNotFoundError as error:

@@ -92,7 +92,7 @@ def test_extra_state():
     net, other = nn.Sequential(Extra()), nn.Sequential(Extra())
     net[0].state = "new"
     saved = net.state_dict()
-    assert saved["0._extra_state"] == {"state": "new"}
+    assert saved["0._extra_state"] == {"state": "new"} and nn.modules.module._EXTRA_STATE_KEY_SUFFIX == "_extra_state"
     other.load_state_dict(saved)
     assert other[0].state == "new"
     with pytest.raises(RuntimeError, match='Missing key.*"0._extra_state"'):

@@ -73,6 +73,9 @@ def test_conditions():
         refused(TypeError, lambda check=check: check(1), lambda check=check: check(torch.tensor(True)))
     refused(TypeError, lambda: torch._check(False, "no function"), lambda: torch._check_tensor_all(True),
             lambda: torch._check_tensor_all(torch.tensor([1])))
+    refused(KeyError, lambda: torch._check_with(KeyError, False), lambda: torch._check_tensor_all_with(KeyError, X > 0, lambda: "x"))
+    refused(TypeError, lambda: torch._check_with(KeyError, X > 0), lambda: torch._check_tensor_all_with(KeyError, True))
+    assert torch._check_with(KeyError, True) is None and torch._check_tensor_all_with(KeyError, X >= 0) is None
     assert torch._check_tensor_all(X >= 0) is None and torch._check_is_size(3, max=3) is None and torch._assert_async(X[0, 1]) is None
     refused(RuntimeError, lambda: torch._check_tensor_all(X > 0), lambda: torch._check_is_size(-1), lambda: torch._check_is_size(4, max=3),
             lambda: torch._assert_async(X), lambda: torch._assert_async(X[:1, :0]))
@@ -212,3 +215,56 @@ def test_sizes():
     refused(TypeError, lambda: size + [1], lambda: size + 1, lambda: size * 1.5, lambda: f"{X.shape:>9}")
     with pytest.raises(RuntimeError, match=r"got \(2, 3\) and \(4\)|got \(2, 3\) and \(4,\)"):
         X + torch.ones(4)
+
+
+def test_what_is_not_here_says_so():
+    from tritorch.distributed.fsdp import FullyShardedDataParallel
+    from tritorch.distributed.tensor.placement_types import _StridedShard
+    from tritorch.utils import cpp_extension
+
+    refused(NotImplementedError, lambda: torch.export.export(nn.Linear(2, 2), (X,)), lambda: FullyShardedDataParallel(nn.Linear(2, 2)),
+            lambda: cpp_extension.load("kernel", ["kernel.cu"]), lambda: cpp_extension.load_inline("kernel", ""),
+            lambda: _StridedShard(0, split_factor=2))
+    assert cpp_extension.CUDA_HOME is None and not isinstance(nn.Linear(2, 2), (FullyShardedDataParallel, torch.export.ExportedProgram))
+
+
+def test_policies_of_what_is_sharded():
+    from tritorch.distributed.fsdp.wrap import (
+        _or_policy,
+        lambda_auto_wrap_policy,
+        size_based_auto_wrap_policy,
+        transformer_auto_wrap_policy,
+    )
+
+    layer, rows = nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)])
+    assert transformer_auto_wrap_policy(layer, False, 0, {nn.Linear}) and not transformer_auto_wrap_policy(rows, False, 0, {nn.Linear})
+    assert transformer_auto_wrap_policy(rows, True, 0, {nn.Linear})
+    size = [size_based_auto_wrap_policy(m, r, n, 5) for m in (layer, rows) for r in (False, True) for n in (4, 5)]
+    assert size == [False, True, False, True, False, False, False, True]
+    policies = [lambda module, recurse, nonwrapped_numel: lambda_auto_wrap_policy(module, recurse, nonwrapped_numel, lambda m: m is layer)]
+    assert _or_policy(layer, False, 0, policies) and not _or_policy(rows, False, 0, policies)
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("mode", ["pointwise", "generic"])
+def test_associative_scan(n, reverse, mode):
+    from tritorch._higher_order_ops.associative_scan import associative_scan
+
+    decay, x = torch.rand(2, n, 3, dtype=torch.float64).requires_grad_(), torch.randn(2, n, 3, dtype=torch.float64).requires_grad_()
+    _, h = associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (decay, x), 1, reverse, mode)
+    rows, order = [torch.zeros(2, 3, dtype=torch.float64)], range(n)
+    for i in reversed(order) if reverse else order:
+        rows.append(rows[-1] * decay[:, i] + x[:, i])
+    expected = torch.stack(rows[:0:-1] if reverse else rows[1:], 1)
+    assert torch.allclose(h, expected)
+    for ours, right in zip(*[torch.autograd.grad(y.sin().sum(), (x, decay), allow_unused=True) for y in (h, expected)]):
+        assert torch.allclose(ours, right) if ours is not None else not right.any()
+
+
+def test_associative_scans_that_cannot_be():
+    from tritorch._higher_order_ops import associative_scan
+
+    refused(ValueError, lambda: associative_scan(None, X, 0), lambda: associative_scan(torch.add, X, 0, combine_mode="any"),
+            lambda: associative_scan(torch.add, (), 0), lambda: associative_scan(torch.add, (X, X[:1]), 0),
+            lambda: associative_scan(lambda a, b: (a, b), X, 0))

@@ -21,7 +21,23 @@ PROGRAMS = {
     "a negative place": lambda t: t.zeros(2).set_(t.arange(6.0).untyped_storage(), -1, (2,)),
     "a storage elsewhere": lambda t: t.arange(3.0).untyped_storage().cpu().nbytes(),
     "a copy": lambda t: copied(t),
+    "a byte": lambda t: [t.tensor([1.5]).untyped_storage()[i] for i in (2, -1)],
+    "bytes": lambda t: [t.tensor([1.5]).untyped_storage()[s].tolist() for s in (slice(1, 3), slice(-2, None), slice(2, 9), slice(3, 1))],
+    "a byte that is not there": lambda t: t.zeros(2).untyped_storage()[8],
+    "every other byte": lambda t: t.zeros(2).untyped_storage()[::2],
+    "bytes as numbers": lambda t: t.asarray(t.arange(6.0).untyped_storage()[4:16], dtype=t.float32),
+    "written bytes": lambda t: written(t),
+    "its size": lambda t: (lambda s: [s.element_size(), len(s), s.untyped() is s])(t.zeros(2).untyped_storage()),
 }
+
+
+def written(t):
+    x = t.zeros(2, dtype=t.int16)
+    s = x.untyped_storage()
+    s[1] = 1
+    part = s[2:]
+    part[0:2] = 3
+    return x
 
 
 def shared(t):
@@ -52,7 +68,7 @@ def copied(t):
 def test_as_pytorch(name):
     got = outcome(PROGRAMS[name], torch)
     if pytorch is None:
-        assert not isinstance(got, Exception) or str(got).startswith("set_: expected")
+        assert not isinstance(got, Exception) or str(got).startswith(("set_: expected", "storage: expected"))
     else:
         want = outcome(PROGRAMS[name], pytorch)
         assert isinstance(got, Exception) == isinstance(want, Exception), f"{got!r} and {want!r}"
@@ -89,3 +105,26 @@ def test_a_compiled_step_sees_other_memory(cuda):
     assert all(step(x).tolist() == [1, 1, 1] for _ in range(4))
     weight.set_(torch.full((3,), 5.0, device=cuda))
     assert all(step(x).tolist() == [5, 5, 5] for _ in range(4))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_storages_of_files(tmp_path, shared):
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(8)))
+    memory = torch.UntypedStorage.from_file(str(path), shared, 8)
+    memory[2] = 99
+    x = torch.asarray(memory[2:4], dtype=torch.uint8)
+    assert x.tolist() == [99, 3] and x.data_ptr() == memory.data_ptr() + 2 and path.read_bytes()[2] == (99 if shared else 2)
+    del memory
+    assert x.tolist() == [99, 3]                                         # the part keeps the whole
+    with pytest.raises(RuntimeError, match="a file of at least 9 bytes"):
+        torch.UntypedStorage.from_file(str(path), nbytes=9)
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_parts_of_storages_elsewhere(cuda, device):
+    x = torch.arange(6.0, device=device)
+    part = x.untyped_storage()[8:16]
+    assert part.nbytes() == 8 and torch.asarray(part, dtype=torch.float32).shape == (2,)
+    if device == "cuda":
+        assert torch.asarray(part, dtype=torch.float32).tolist() == [2, 3]

@@ -69,8 +69,8 @@ def test_parts():
 
 
 def test_other_dtypes():
-    for f in (lambda lib, x: x.view(lib.int32), lambda lib, x: x.view(lib.int16), lambda lib, x: x.view(lib.uint8),
-              lambda lib, x: x.view(lib.float64),
+    for f in (lambda lib, x: x.view(lib.int32), lambda lib, x: x.view(dtype=lib.int32), lambda lib, x: x.view(lib.int16),
+              lambda lib, x: x.view(lib.uint8), lambda lib, x: x.view(lib.float64),
               lambda lib, x: x[:, 1:].view(lib.float64), lambda lib, x: x.t().view(lib.int16), lambda lib, x: x.t().view(lib.int32),
               lambda lib, x: x[:, :3].view(lib.int64), lambda lib, x: x[0, 0].view(lib.int32), lambda lib, x: x[0, 0].view(lib.int16)):
         agree(f, draw(4, 4))

@@ -17,8 +17,12 @@ from tritorch.protocol import disabled as _disabled_torch_function_impl  # noqa:
 from tritorch.protocol import state as _seen
 
 
+class Graph:
+    """What a graph of TorchScript would be. There are none: the name is for annotations."""
+
+
 class Value:
-    """What a value in a graph of TorchScript would be. There are none: the name is for annotations."""
+    """What a value in such a graph would be."""
 
 
 def _get_tracing_state():

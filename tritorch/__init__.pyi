@@ -22,11 +22,13 @@ from tritorch.tensor import Tensor as Tensor
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
 from tritorch import _dynamo as _dynamo
+from tritorch import _higher_order_ops as _higher_order_ops
 from tritorch import _inductor as _inductor
 from tritorch import _library as _library
 from tritorch import _ops as _ops
 from tritorch import _prims_common as _prims_common
 from tritorch import _subclasses as _subclasses
+from tritorch import _tensor_str as _tensor_str
 from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
 from tritorch import alias as alias
@@ -49,6 +51,7 @@ from tritorch import dlpack as dlpack
 from tritorch.dtype import dtype as dtype
 from tritorch.autograd.modes import enable_grad as enable_grad
 from tritorch import errors as errors
+from tritorch import export as export
 from tritorch import fft as fft
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
@@ -94,6 +97,7 @@ from tritorch import repeat as repeat
 from tritorch import requirements as requirements
 from tritorch import return_types as return_types
 from tritorch import safetensors as safetensors
+from tritorch import saved_objects as saved_objects
 from tritorch import schemes as schemes
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
@@ -214,11 +218,17 @@ def _check_not_implemented(cond, message=...) -> Any:
 def _check_tensor_all(cond, message=...) -> Any:
     """RuntimeError unless all elements of a tensor of bools hold."""
     ...
+def _check_tensor_all_with(error_type, cond, message=...) -> Any:
+    """The given exception unless all elements of a tensor of bools hold."""
+    ...
 def _check_type(cond, message=...) -> Any:
     """TypeError unless `cond` holds."""
     ...
 def _check_value(cond, message=...) -> Any:
     """ValueError unless `cond` holds."""
+    ...
+def _check_with(error_type, cond, message=...) -> Any:
+    """The given exception unless `cond` holds."""
     ...
 def _dirichlet_grad(x, alpha, total) -> Any:
     """What the gradient of `_sample_dirichlet` is made of: the derivative by alpha of beta numbers x of (alpha, total - alpha), over 1 - x."""

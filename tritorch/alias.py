@@ -2,11 +2,24 @@
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import sys
 
+from tritorch.torch_version import __version__
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+
+class _Distribution(importlib.metadata.Distribution):
+    """What importlib.metadata tells of the package torch: its version, as `torch.__version__` is."""
+
+    def read_text(self, filename):
+        return {"METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {__version__}\n", "top_level.txt": "torch\n"}.get(filename)
+
+    def locate_file(self, path):
+        raise FileNotFoundError(f"locate_file: expected a file of torch, got {path!r}, of a package that tritorch stands for")
+
+
+class _Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
     """Finds `torch.name` where `tritorch.name` is: the module itself, not a second copy of it."""
 
     def find_spec(self, fullname, path, target=None):
@@ -14,6 +27,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if head != "torch" or importlib.util.find_spec(f"tritorch.{rest}") is None:
             return None
         return importlib.machinery.ModuleSpec(fullname, self)
+
+    def find_distributions(self, context=importlib.metadata.DistributionFinder.Context()):  # noqa: B008 as the class above it has it
+        return [_Distribution()] if context.name in (None, "torch") else []
 
     def create_module(self, spec):
         module = importlib.import_module("tritorch" + spec.name.removeprefix("torch"))
@@ -42,7 +58,8 @@ def _share():
 
 def as_torch():
     """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are
-    imported. Names that are not here are ModuleNotFoundErrors, as of any package. The handle it returns has `remove()`.
+    imported, and `importlib.metadata.version("torch")` is `tritorch.__version__`. Names that are not here are ModuleNotFoundErrors, as
+    of any package. The handle it returns has `remove()`.
 
     Raises ImportError where PyTorch itself has been imported.
 
@@ -61,5 +78,6 @@ def as_torch():
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
+    importlib.import_module("tritorch.nn")                               # which is there after PyTorch's import
     _share()
     return finder

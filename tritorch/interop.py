@@ -14,12 +14,12 @@ from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu, device
-from tritorch.dtype import as_dtype, from_numpy_dtype, get_default_dtype
+from tritorch.dtype import as_dtype, from_numpy_dtype, get_default_dtype, uint8
 from tritorch.errors import check
 from tritorch.layout import only_strided
 from tritorch.ops.create import tensor as new_tensor
 from tritorch.shape import contiguous_strides, extent
-from tritorch.storage import block_storage
+from tritorch.storage import UntypedStorage, block_storage
 from tritorch.tensor import Tensor, from_array, strided
 
 
@@ -181,6 +181,8 @@ def shared(obj, dtype=None):
         return from_numpy(np.asarray(obj))
     if isinstance(obj, (bytes, bytearray, memoryview)):
         return frombuffer(obj, dtype=dtype or get_default_dtype())
+    if isinstance(obj, UntypedStorage):
+        return strided(obj.storage, (obj.storage.nbytes,), (1,), 0, uint8).view(dtype or uint8)
     return obj
 
 

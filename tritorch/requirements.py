@@ -43,9 +43,25 @@ def _check_not_implemented(cond, message=None):
 
 def _check_tensor_all(cond, message=None):
     """RuntimeError unless all elements of a tensor of bools hold."""
+    _check_tensor_all_with(RuntimeError, cond, message)
+
+
+def _check_tensor_all_with(error_type, cond, message=None):
+    """The given exception unless all elements of a tensor of bools hold."""
     check(isinstance(cond, Tensor), "_check_tensor_all", "a tensor", type(cond).__name__, error=TypeError)
     check(cond.dtype is types.bool, "_check_tensor_all", "a tensor of bools", cond.dtype, error=TypeError)
-    _require(RuntimeError, "_check_tensor_all", bool(cond.all()), message)
+    _require(error_type, "_check_tensor_all", bool(cond.all()), message)
+
+
+def _check_with(error_type, cond, message=None):
+    """The given exception unless `cond` holds.
+
+    >>> import tritorch as torch
+    >>> torch._check_with(KeyError, False, lambda: "weight")
+    Traceback (most recent call last):
+    KeyError: 'weight'
+    """
+    _require(error_type, "_check_with", cond, message)
 
 
 def _check_is_size(i, message=None, *, max=None):

@@ -1,10 +1,9 @@
-"""save and load: state dicts and other nests of plain Python values and tensors, in a file that holds no code.
+"""save and load: state dicts and other nests of plain Python values and tensors, in a file that holds no code unless objects need it.
 
-The file is a safetensors file. Tensors are entries named after their path in the object; the object itself is JSON in the metadata
-under "tritorch", where [..] is a list, {"tensor": i} the i-th tensor, and {"dict": [[key, value], ..]}, {"tuple": [..]} and so on the
-other types; a numpy array is the tensor of its memory with the array's own dtype and shape. Tensors that share memory share an entry, a run
-of elements, and come back as views of one memory. A tensor on its own is written contiguous, one on meta is a layout without an entry. Any
-safetensors reader can read the tensors; `load` reads any safetensors file as a flat dictionary.
+The file is a safetensors file, of which any reader gets the tensors; `load` reads any such file as a flat dictionary. Tensors are entries
+named after their path in the object; the object itself is JSON in the metadata under "tritorch", where [..] is a list, {"tensor": i} the
+i-th tensor, and {"dict": [[key, value], ..]}, {"tuple": [..]} and so on the other types; a numpy array is the tensor of its memory with its
+own dtype and shape. Tensors that share memory share an entry and come back as views of it; one on meta has no entry.
 """
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tritorch import pytorch_files
+from tritorch import pytorch_files, saved_objects
 from tritorch.device import as_device, cpu, device, meta
 from tritorch.dtype import ALL, dtype, uint8
-from tritorch.errors import check, sentence
+from tritorch.errors import check
 from tritorch.interop import from_numpy
 from tritorch.layout import strided as strided_layout
 from tritorch.nn.parameter import Parameter
@@ -45,9 +44,9 @@ def save(obj, f, pickle_module=None, pickle_protocol=2, _use_new_zipfile_seriali
     """Write an object to a path or a binary file.
 
     `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices, Sizes, numpy's arrays and numbers, in dicts, OrderedDicts,
-    Counters, lists, tuples and sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when
-    all is written. Of a DTensor each process writes its part, to a file of its own. PyTorch's further arguments speak of pickles, and mean
-    nothing here.
+    Counters, lists, tuples and sets, to any depth up to 200; cycles raise ValueError. Objects of other classes are pickled within the file,
+    for `load` with `weights_only=False` alone; TypeError for what pickle refuses. A path is replaced at once when all is written. Of a
+    DTensor each process writes its part, to a file of its own. PyTorch's further arguments mean nothing here.
 
     >>> import os, tempfile, tritorch as torch
     >>> path = os.path.join(tempfile.mkdtemp(), "checkpoint")
@@ -55,7 +54,7 @@ def save(obj, f, pickle_module=None, pickle_protocol=2, _use_new_zipfile_seriali
     >>> torch.load(path)
     {'epoch': 3, 'model': {'weight': tensor([1., 1.])}}
     """
-    encoder = Encoder()
+    encoder = Encoder(code=True)
     structure = encoder.encode(obj, "", 0)
     entries, places = encoder.entries()
     devices = {name: str(x.device) for name, x in entries.items() if x.device is not cpu}
@@ -64,10 +63,10 @@ def save(obj, f, pickle_module=None, pickle_protocol=2, _use_new_zipfile_seriali
 
 
 class Encoder:
-    """Turns an object into JSON and collects its tensors."""
+    """Turns an object into JSON and collects its tensors; with `code`, what only code restores is pickled."""
 
-    def __init__(self):
-        self.tensors, self.names, self.index, self.open = [], [], {}, set()
+    def __init__(self, code=False):
+        self.tensors, self.names, self.index, self.open, self.code = [], [], {}, set(), code
 
     def encode(self, obj, path, depth):
         kind = type(obj)
@@ -98,9 +97,9 @@ class Encoder:
             return {"complex": [self.encode(obj.real, path, depth), self.encode(obj.imag, path, depth)]}
         if isinstance(obj, (np.ndarray, np.generic)) and plain(obj.dtype):
             return self.encode_array(obj, path)
-        way_out = "its state_dict()" if hasattr(obj, "state_dict") else "tensors, numbers, strings, and containers of them"
-        got = f"{kind.__name__} at {path or 'the top'}"
-        raise TypeError(sentence("save", "values that a file without code can hold", got, use=way_out))
+        if self.code:
+            return {"pickle": saved_objects.encode(obj, path, lambda x: self.encode_tensor(x, path))}
+        raise saved_objects.refusal("values that a file without code can hold", obj, path)
 
     def encode_container(self, obj, kind, path, depth):
         if kind in MAPPINGS:
@@ -184,9 +183,9 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     `map_location`: a device, a {from: to} dictionary of device names, or a function (CPU tensor, device name) → tensor or None; by
     default tensors go back to the devices they came from. Of what goes to meta no values are read. `mmap=True` (paths only) leaves CPU
     tensors in the file until they are used; writes to them do not change it. Nothing in a file can run code: PyTorch's may name tensors,
-    plain values and what `serialization.add_safe_globals` allows. With `weights_only=False` they may name anything, as there: only for
-    files that you trust. Raises FileFormatError if the file is broken or of another format. `pickle_module` and its arguments mean nothing
-    here. See `save` for an example.
+    plain values and what `serialization.add_safe_globals` allows. With `weights_only=False` they may name anything, as there, and what
+    `save` has pickled comes back: for files that you trust alone. Raises FileFormatError if the file is broken or of another format.
+    `pickle_module` and its arguments mean nothing here. See `save` for an example.
     """
     if pytorch_files.is_pytorch(f):
         check(not mmap or not hasattr(f, "read"), "load", "a path for mmap=True", type(f).__name__, error=ValueError)
@@ -195,7 +194,7 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     reader = Reader(f, bool(mmap))
     try:
         text = reader.metadata.get("tritorch")
-        plan = Decoder(parse(text), reader) if text is not None else None
+        plan = Decoder(parse(text), reader, weights_only is False) if text is not None else None
         devices = plan.devices if plan else {}
         memory = {}
         for name in reader:
@@ -245,7 +244,7 @@ def placed(x, home, map_location):
 class Decoder:
     """Checks the structure of a file before its data is read, and builds the object after."""
 
-    def __init__(self, plan, reader):
+    def __init__(self, plan, reader, trusted=False):
         need(type(plan) is dict and plan.keys() >= {"version", "object", "tensors", "devices"}, "a structure", type(plan).__name__)
         known = type(plan["version"]) is int and plan["version"] <= VERSION
         need(known, f"a file of version {VERSION}", plan["version"], use="a newer tritorch")
@@ -257,7 +256,7 @@ class Decoder:
         need(type(self.places) is list, "a list of tensors", self.places)
         for place in self.places:
             check_place(place, reader.entries)
-        self.tensors, self.memory, self.arrays = [None] * len(self.places), None, set()
+        self.tensors, self.memory, self.arrays, self.trusted = [None] * len(self.places), None, set(), trusted
         self.decode(self.object, 0)                                # a trial run: nothing is read for an object that cannot be built
 
     def check_bools(self, name, x):
@@ -283,6 +282,8 @@ class Decoder:
         value = node[kind]
         if kind in MADE_OF:
             return import_module(MADE_OF[kind]).decode(value, self.decode_tensor, self.memory is None)
+        if kind == "pickle":
+            return saved_objects.decode(value, self.decode_tensor, self.trusted, self.memory is None)
         if kind in ("ndarray", "number"):
             return self.decode_array(kind, value)
         if kind in BUILDERS:

@@ -78,6 +78,10 @@ class UntypedStorage:
 
     size = __len__ = nbytes
 
+    def untyped(self):
+        """The storage itself, which is of bytes."""
+        return self
+
     def __getattr__(self, name):
         return getattr(self.storage, name)
 
@@ -233,6 +237,16 @@ def block_storage(block, nbytes, device):
     """A Storage over an owner that has a device pointer `ptr` (an imported tensor)."""
     out = Storage()
     out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.ptr, 0, None
+    return out
+
+
+def part(storage, start, nbytes):
+    """A run of a storage's bytes as a storage, with a version of its own."""
+    if storage.device is cpu:
+        return host_storage(storage.bytes[start:start + nbytes])
+    out = Storage()
+    out.device, out.nbytes, out.owner, out.version, out._bytes = storage.device, nbytes, storage, 0, None
+    out.ptr = storage.ptr + start if storage.ptr else 0                  # on meta there are no addresses
     return out
 
 

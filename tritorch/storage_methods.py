@@ -1,6 +1,7 @@
 """What programs do with a tensor's memory itself: `x.set_(...)`, `x.untyped_storage().cpu()`, `.copy_(...)`."""
 import sys
 
+from tritorch import interop
 from tritorch import tensor as tensors
 from tritorch.autograd.modes import is_grad_enabled
 from tritorch.device import as_device, cpu
@@ -10,7 +11,7 @@ from tritorch.keywords import also
 from tritorch.memory_format import dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.view import as_sizes
 from tritorch.shape import Size, extent, layout
-from tritorch.storage import Storage, UntypedStorage
+from tritorch.storage import Storage, UntypedStorage, part
 from tritorch.tensor import Tensor
 
 
@@ -114,6 +115,55 @@ def copy_(self, source, non_blocking=False):
 def clone(self):
     """A copy of the bytes on the same device."""
     return UntypedStorage(_flat(self.storage).clone().storage)
+
+
+def from_file(filename, shared=False, nbytes=0):
+    """The memory of a file, as `tritorch.from_file` has it for tensors.
+
+    >>> import tempfile, tritorch as torch
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = file.write(b"1234"), file.flush()
+    ...     memory = torch.UntypedStorage.from_file(file.name, nbytes=4)
+    >>> memory[0], torch.asarray(memory[2:], dtype=torch.int16)
+    (49, tensor([13363], dtype=tritorch.int16))
+    """
+    return UntypedStorage(interop.from_file(filename, shared, nbytes, dtype=uint8).storage)
+
+
+def _picked(storage, index):
+    """A slice of bytes as a range; a byte as its place. IndexError where there is none, RuntimeError for steps."""
+    if isinstance(index, slice):
+        places = range(*index.indices(storage.nbytes))
+        check(places.step == 1, "storage", "a slice with a step of 1", places.step)
+        return places
+    count = storage.nbytes
+    check(-count <= index < count, "storage", f"a byte among {count}", index, error=IndexError)
+    return index % count
+
+
+def get_bytes(self, index):
+    """A byte as a number, or, for a slice, a storage over those bytes."""
+    places = _picked(self.storage, index)
+    if isinstance(places, int):
+        return _flat(self.storage)[places].item()
+    return UntypedStorage(part(self.storage, places.start, len(places)))
+
+
+def set_bytes(self, index, value):
+    """Write a number into a byte or a slice of them."""
+    places = _picked(self.storage, index)
+    first, count = (places, 1) if isinstance(places, int) else (places.start, len(places))
+    _flat(self.storage).narrow(0, first, count).fill_(value)
+
+
+def tolist(self):
+    """The bytes as numbers."""
+    return _flat(self.storage).tolist()
+
+
+def element_size(self):
+    """1, the size of a byte."""
+    return 1
 
 
 def is_shared(self):

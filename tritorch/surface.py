@@ -37,7 +37,9 @@ METHODS = {
 }
 STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
                    "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
-                   "is_shared": storage_methods.is_shared}
+                   "is_shared": storage_methods.is_shared, "from_file": staticmethod(storage_methods.from_file),
+                   "__getitem__": storage_methods.get_bytes, "__setitem__": storage_methods.set_bytes, "tolist": storage_methods.tolist,
+                   "element_size": storage_methods.element_size}
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
 HOMES = {
@@ -47,7 +49,8 @@ HOMES = {
             get_autocast_dtype get_autocast_gpu_dtype is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled
             set_autocast_cache_enabled set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled
             set_autocast_gpu_dtype""",
-    "requirements": "_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all _check_type _check_value",
+    "requirements": """_assert_async _check _check_index _check_is_size _check_not_implemented _check_tensor_all
+            _check_tensor_all_with _check_type _check_value _check_with""",
     "precision": "get_float32_matmul_precision set_float32_matmul_precision",
     "alias": "as_torch",
     "compiler": "_disable_dynamo compile",
@@ -109,10 +112,11 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
-            "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
-            "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "return_types", "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_higher_order_ops", "_inductor", "_library", "_ops", "_prims_common",
+            "_subclasses", "_tensor_str", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed",
+            "distributions", "export", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn",
+            "optim", "overrides", "profiler", "quantization", "random", "return_types", "safetensors", "serialization", "signal", "sparse",
+            "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

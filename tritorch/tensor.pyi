@@ -2050,7 +2050,7 @@ class Tensor:
     def vdot(input, other, *, out=...) -> Any:
         """Σ conj(inputᵢ) · otherᵢ of two vectors."""
         ...
-    def view(input, *shape, size=...) -> Any:
+    def view(input, *shape, size=..., dtype=...) -> Any:
         """A view under another shape, or of another dtype: `x.view(2, -1)`, `x.view(tritorch.int32)`."""
         ...
     def view_as(input, other) -> Any:

@@ -19,7 +19,7 @@ from tritorch.nn.hooks import (  # noqa: F401  (the hooks of all modules are her
 )
 from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.nn.registry import Registry
-from tritorch.nn.state_dict import StateDict
+from tritorch.nn.state_dict import _EXTRA_STATE_KEY_SUFFIX, StateDict  # noqa: F401  (the name is looked for here)
 from tritorch.tensor import Tensor, swaps
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")

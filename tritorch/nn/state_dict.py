@@ -12,7 +12,7 @@ from tritorch.nn.parameter import Parameter
 from tritorch.tensor import Tensor
 from tritorch.utils.swapping import swap_tensors
 
-EXTRA_STATE = "_extra_state"
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"
 
 
 class IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])):
@@ -134,7 +134,7 @@ class StateDict:
         for name, tensor in self._own_state().items():
             destination[prefix + name] = tensor if keep_vars else tensor.detach()
         if type(self).get_extra_state is not StateDict.get_extra_state:
-            destination[prefix + EXTRA_STATE] = self.get_extra_state()
+            destination[prefix + _EXTRA_STATE_KEY_SUFFIX] = self.get_extra_state()
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
         """Copy a state dict into the parameters and buffers, or with `assign` put its tensors in their place.
@@ -175,11 +175,11 @@ class StateDict:
             elif strict:
                 missing_keys.append(prefix + name)
         if type(self).set_extra_state is not StateDict.set_extra_state:
-            own[EXTRA_STATE] = None
-            if prefix + EXTRA_STATE in state_dict:
-                plan.steps.append(lambda _: self.set_extra_state(state_dict[prefix + EXTRA_STATE]))
+            own[_EXTRA_STATE_KEY_SUFFIX] = None
+            if prefix + _EXTRA_STATE_KEY_SUFFIX in state_dict:
+                plan.steps.append(lambda _: self.set_extra_state(state_dict[prefix + _EXTRA_STATE_KEY_SUFFIX]))
             elif strict:
-                missing_keys.append(prefix + EXTRA_STATE)
+                missing_keys.append(prefix + _EXTRA_STATE_KEY_SUFFIX)
         if strict:
             unexpected_keys.extend(key for key in state_dict if key.startswith(prefix) and not self._expects(key[len(prefix):], own))
         if plan is not error_msgs:

@@ -249,13 +249,14 @@ def view_as_dtype_samples(make):
 
 
 # ------------------------------------------------------------------ PyTorch's names above them
-def view(input, *shape, size=None):
+def view(input, *shape, size=None, dtype=None):
     """A view under another shape, or of another dtype: `x.view(2, -1)`, `x.view(tritorch.int32)`.
 
     >>> import tritorch as torch; torch.zeros(4).view(2, 2).shape
     tritorch.Size([2, 2])
     """
-    shape = shape if size is None else (size,)
+    if size is not None or dtype is not None:
+        shape = (*shape, *(given for given in (size, dtype) if given is not None))
     if len(shape) == 1 and isinstance(shape[0], types.dtype):
         return view_as_dtype(input, types.as_dtype(shape[0]))
     return view_as_shape(input, as_sizes(shape))

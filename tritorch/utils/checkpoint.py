@@ -12,14 +12,15 @@ from tritorch.autograd import backward as run_backward
 from tritorch.autograd import enable_grad, is_grad_enabled
 from tritorch.autograd.function import Function
 from tritorch.autograd.graph import saved_tensors_hooks
-from tritorch.device import cpu
+from tritorch.device import cpu, device
 from tritorch.errors import check
 from tritorch.generator import default_generator
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
 from tritorch.utils._pytree import tree_iter
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn", "set_checkpoint_early_stop"]
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "get_device_states", "noop_context_fn", "set_checkpoint_early_stop",
+           "set_device_states"]
 
 
 class CheckpointError(RuntimeError):
@@ -49,6 +50,22 @@ def set_checkpoint_early_stop(enable):
         yield
     finally:
         _early_stop[0] = before
+
+
+def get_device_states(*args):
+    """(indices of the CUDA devices of the tensors in `args`, the states of their generators); of each tensor, in order."""
+    found = [a.device for a in tree_iter(args) if isinstance(a, Tensor) and a.device.type == "cuda"]
+    return [d.index for d in found], [default_generator(d).get_state() for d in found]
+
+
+def set_device_states(devices, states, *, device_type=None):
+    """Put the generators of CUDA devices in states that `get_device_states` returned. `device_type`: "cuda", or "meta", which has none.
+
+    >>> import tritorch as torch
+    >>> set_device_states(*get_device_states(torch.ones(2)))               # the CPU is none
+    """
+    for index, state in zip(devices, states) if device_type != "meta" else ():
+        default_generator(device("cuda", index)).set_state(state)
 
 
 def noop_context_fn():

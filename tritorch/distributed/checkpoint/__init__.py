@@ -6,6 +6,7 @@ sharded. The files are safetensors and JSON. See tutorials/train_fsdp.py.
 from tritorch.distributed.checkpoint import state_dict, stateful
 from tritorch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from tritorch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from tritorch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from tritorch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -18,5 +19,6 @@ from tritorch.distributed.checkpoint.state_dict_saver import async_save, save
 
 __all__ = [
     "BytesStorageMetadata", "CheckpointException", "ChunkStorageMetadata", "DefaultLoadPlanner", "DefaultSavePlanner", "FileSystemReader",
-    "FileSystemWriter", "Metadata", "TensorStorageMetadata", "async_save", "load", "save",
+    "FileSystemWriter", "HuggingFaceStorageReader", "HuggingFaceStorageWriter", "Metadata", "TensorStorageMetadata", "async_save", "load",
+    "save",
 ]

@@ -59,6 +59,10 @@ class FileSystemWriter:
                 self.old = {file for file, _ in _places(format.read((self.path / METADATA).read_bytes()))}
         return uuid.uuid4().hex[:8]
 
+    def value(self, name, value):
+        """How the metadata keeps a value that is no tensor."""
+        return format.encoded(value)
+
     def places(self, rank, names, checkpoint):
         """Where `write` puts the pieces [(name, offsets)] of a rank: [(file, name in it)]."""
         file = lambda k: f"__{rank}_{k}.{checkpoint}.safetensors"

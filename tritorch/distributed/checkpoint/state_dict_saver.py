@@ -16,7 +16,6 @@ from tritorch.distributed.checkpoint.metadata import (
     StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
-    encoded,
 )
 from tritorch.distributed.checkpoint.pieces import piece_of
 from tritorch.distributed.checkpoint.ranks import Ranks
@@ -98,7 +97,7 @@ class Saving:
         facts = {}
         for name, value in flat.items():
             if not isinstance(value, Tensor):
-                facts[name] = ways[name], encoded(value)
+                facts[name] = ways[name], self.storage.value(name, value)
                 continue
             found = piece_of(value)
             if found is not None:

@@ -4,6 +4,7 @@ A module that needs more memory than one GPU has is trained by several: each has
 that it computes with right now. In code it differs from a program of one process by the calls of `fully_shard` between the making of the
 model and that of the optimizer. See tutorials/train_fsdp.py.
 """
+from tritorch.distributed.fsdp.fully_sharded_data_parallel import CPUOffload, FullyShardedDataParallel, ShardingStrategy
 from tritorch.distributed.fsdp.module import (
     FSDPModule,
     UnshardHandle,
@@ -15,6 +16,6 @@ from tritorch.distributed.fsdp.policies import CPUOffloadPolicy, MixedPrecisionP
 from tritorch.distributed.fsdp.sharding import fully_shard
 
 __all__ = [
-    "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "UnshardHandle", "fully_shard",
-    "register_fsdp_forward_method", "share_comm_ctx",
+    "CPUOffload", "CPUOffloadPolicy", "FSDPModule", "FullyShardedDataParallel", "MixedPrecisionPolicy", "OffloadPolicy",
+    "ShardingStrategy", "UnshardHandle", "fully_shard", "register_fsdp_forward_method", "share_comm_ctx",
 ]

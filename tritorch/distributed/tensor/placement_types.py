@@ -81,6 +81,15 @@ class Shard(Placement):
         return f"S({self.dim})"
 
 
+class _StridedShard(Placement):
+    """PyTorch's piece of a dim in several rows of pieces. No tensor here lies so: the name is there to be asked for, and cannot be made."""
+
+    __slots__ = ()
+
+    def __new__(cls, dim, *, split_factor):
+        raise NotImplementedError(f"_StridedShard: expected Shard, Replicate or Partial, got pieces of dim {dim} in {split_factor} rows")
+
+
 class Replicate(Placement):
     """Each process has the whole tensor, and all have the same values."""
 

@@ -17,6 +17,7 @@ from tritorch.nn.attention.block_masks import (
     or_masks,
     places_of,
 )
+from tritorch.nn.attention.block_masks import BLOCK as _DEFAULT_SPARSE_BLOCK_SIZE  # noqa: F401  (PyTorch's name, which programs import)
 from tritorch.ops.attention import NO_DROPOUT, attention
 from tritorch.tensor import Tensor
 

@@ -1,0 +1,8 @@
+"""PyTorch's place of what prints tensors, where programs find `printoptions`.
+
+>>> import tritorch as torch
+>>> with torch._tensor_str.printoptions(precision=2):
+...     print(torch.tensor([1.12345]))
+tensor([1.12])
+"""
+from tritorch.printing import get_printoptions, printoptions, set_printoptions  # noqa: F401
