@@ -224,8 +224,8 @@ def cross_entropy_backward_cuda(gx, g, x, target, lse, weight, ignore_index, lab
         chunk = max(tiles, cdiv(cdiv(N, options["BLOCK_N"]), 65535)) * options["BLOCK_N"]      # as many pieces as a grid has room for
         grid = cdiv(M, options["BLOCK_M"]), cdiv(N, chunk)
         launch(K.cross_entropy_backward_kernel, grid, out, g, x, lse, target, weight, total, shape_m, stride_m, *stride_n, M, N, chunk,
-               ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name), ALIGN=geometry.align,
-               **options)
+               ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name), ACROSS=geometry.across,
+               ALIGN=geometry.align, **options)
 
     def trial(*how):                                                     # gx may lie where the logits are, which are needed once more
         spare = empty((gx.storage.nbytes // gx.dtype.itemsize,), gx.dtype, gx.device)
