@@ -97,8 +97,9 @@ def cross_entropy_backward_kernel(
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
     counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
     at = tl.where(counts, target, -1).to(tl.int32)[:, None]
-    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=counts, other=0).to(ACC)[:, None]
-    scale = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=counts, other=0).to(ACC)
+    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)
+    lse = tl.where(counts, lse, 0)[:, None]
+    scale = tl.where(counts, tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=m < M, other=0).to(ACC), 0)
     hit = scale * class_weight(w_ptr, tl.where(counts, target, N), N, ACC)
     mass = hit
     if SMOOTH:
