@@ -82,7 +82,7 @@ def _op(ins):
         rate = 512 * 16 / width * _MMA_SYNC if width else 32     # of float64
         return Op("mma", "tensor", rows * columns * depth / rate, 33, reads, writes, operations=2 * rows * columns * depth)
     if touches(ins, "global") and name != "red":
-        return Op("store" if name == "st" else "load", "lsu", 1, 0, reads, writes)
+        return Op("store" if name == "st" else "load", "lsu", 1, 0, reads, writes, number=opcode.startswith("cp.async.cg"))
     if touches(ins, "shared") or touches(ins, "global"):
         return Op("add" if name == "red" else "shared", "lsu", 1, LATENCY["shared"], reads, writes)
     for pattern, pipe, busy, latency in _TABLE:

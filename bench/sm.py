@@ -31,7 +31,8 @@ _AHEAD = 256                                                     # cycles of sha
 @dataclass(slots=True)
 class Op:
     """What an instruction costs: an issue slot for `slots` cycles, `pipe` for `busy`; results after `latency`; registers by number. Of a
-    product: `shared` cycles of shared memory, `operations`; of a wait: the `number` of groups that may be under way."""
+    product: `shared` cycles of shared memory, `operations`; of a wait: the `number` of groups that may be under way; of a load: 1 if it
+    goes past the first cache."""
 
     kind: str
     pipe: str
@@ -165,7 +166,7 @@ class Multiprocessor:
             _ACTIONS[op.kind](self, op, touched, warp, now)
             return op.pipe == "lsu"
         if op.kind == "load" and touched is not None:
-            done, held = self.load(touched, now)
+            done, held = self.load(touched, now, op.number)
             warp.set(op, done)
             warp.copied = max(warp.copied, done)                 # cp.async has no register to wait for
             return held
@@ -185,11 +186,11 @@ class Multiprocessor:
         self.shared_free = max(self.shared_free, now) + cycles
         return self.shared_free
 
-    def load(self, sectors, now):
+    def load(self, sectors, now, past=False):
         """(when the last sector is there, cycles that the first cache is busy)."""
         done = now + LATENCY["first"]
         for sector in sectors:
-            if not self.first.has(sector):
+            if past or not self.first.has(sector):
                 done = max(done, self.fetch(sector, now))
         return done, max(1, -(-len(sectors) // LINE))
 

@@ -1,11 +1,13 @@
 """Losses and softmax of few classes, whose rows are in narrow tiles: every way of cross entropy and softmax, in hostile layouts, against
 float64; the gradient of the negative log-likelihood."""
+import machine_code
 import numpy as np
 import pytest
 
 import tritorch as torch
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.compiler import recording
+from tritorch.cuda.dry import DryDriver
 from tritorch.ops import cross_entropy as cross_entropy_of
 from tritorch.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from tritorch.ops.nll import nll_backward
@@ -78,6 +80,26 @@ def test_cross_entropy_of_many_rows_next_to_each_other(shape, dtype, cuda, monke
     gx = cross_entropy_backward(g, x, target, got[2], weight, 1, 0.2).float().cpu().array
     np.testing.assert_allclose(gx, slope, rtol=1e-2 if dtype is torch.bfloat16 else 1e-4, atol=1e-4)
     cross_entropy_of.class_tiles.cache_clear()
+
+
+def test_pixels_that_do_not_count_are_read_but_not_seen(cuda):
+    x = torch.randn(2, 19, 4, 8, device=cuda, dtype=torch.bfloat16)
+    target = torch.randint(0, 19, (2, 4, 8), device=cuda)
+    target[1, 2, 3] = -100
+    x[1, :, 2, 3] = float("nan")
+    x[1, 0, 2, 4] = float("inf")                                         # its neighbour's
+    x.requires_grad_()
+    torch.nn.functional.cross_entropy(x, target, reduction="sum").backward()
+    lost = x.grad.isnan().any(1).cpu().array
+    assert not x.grad[1, :, 2, 3].count_nonzero().item() and lost[1, 2, 4] and lost.sum() == 1
+
+
+def test_gradients_of_pixels_load_vectors():
+    with driver.using(DryDriver(90)), recording() as record:
+        x = torch.empty(4, 19, 512, 1024, dtype=torch.bfloat16, device="cuda").requires_grad_()
+        torch.nn.functional.cross_entropy(x, torch.empty(4, 512, 1024, dtype=torch.int64, device="cuda")).backward()
+    spec, = [spec for spec in record.values() if spec.kernel.__name__ == "cross_entropy_backward_kernel"]
+    assert machine_code.used([spec], 90, texts=["ld.global.b16"])[0]["ld.global.b16"] == 0, "62 us, not 53 (predicted)"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -111,6 +111,16 @@ def test_what_ctas_near_each_other_read_comes_from_memory_once(gpu, halo):
     assert found.nbytes / (4 * n) == pytest.approx(2 if halo <= trace.NEAR else 3, rel=0.02)
 
 
+def test_copies_of_16_bytes_to_shared_memory_go_past_the_first_cache():
+    one = sm.Multiprocessor(1, 0)
+    one.load([7], 0.0, past=True)
+    assert one.load([7], 1000.0)[0] > 1000 + sm.LATENCY["second"]
+    assert one.load([7], 2000.0)[0] == 2000 + sm.LATENCY["first"]
+    assert one.load([7], 3000.0, past=True)[0] > 3000 + sm.LATENCY["second"]
+    ops = instructions(*[f"cp.async.{way}.shared.global [%r1], [%rd1], 16" for way in ("ca", "cg")])
+    assert [op.number for op in ops[:2]] == [0, 1]
+
+
 def test_what_is_skipped_does_not_run(gpu):
     x = torch.zeros(64, device="cuda")
     with trace.skipping(gpu):

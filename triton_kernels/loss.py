@@ -83,11 +83,12 @@ def class_weight(w_ptr, n, N, ACC: tl.constexpr):
 @triton.jit
 def cross_entropy_backward_kernel(
     gx_ptr, g_ptr, x_ptr, lse_ptr, target_ptr, w_ptr, sum_w_ptr, shape_m, stride_m, stride_gxn, stride_xn, M, N, chunk,
-    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALIGN: tl.constexpr,
-    STAGES: tl.constexpr,
+    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, ACROSS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """g of every row times the formula above. `stride_m` holds the strides of gx, g, x, lse and the target. Of rows that do not count
-    nothing is read, g and all that is scaled by it are 0."""
+    nothing is read, g and all that is scaled by it are 0. ACROSS: rows are next to each other in memory, and those too are read, since
+    what each row decides for itself is loaded by itself."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
@@ -96,8 +97,9 @@ def cross_entropy_backward_kernel(
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
     counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
     at = tl.where(counts, target, -1).to(tl.int32)[:, None]
-    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=counts, other=0).to(ACC)[:, None]
-    scale = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=counts, other=0).to(ACC)
+    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)
+    lse = tl.where(counts, lse, 0)[:, None]
+    scale = tl.where(counts, tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=m < M, other=0).to(ACC), 0)
     hit = scale * class_weight(w_ptr, tl.where(counts, target, N), N, ACC)
     mass = hit
     if SMOOTH:
@@ -108,7 +110,10 @@ def cross_entropy_backward_kernel(
     for j in tl.range(start, tl.minimum(start + chunk, N), BLOCK_N, num_stages=STAGES):
         n = j + tl.arange(0, BLOCK_N)[None, :]
         valid = (m < M)[:, None] & (n < N)
-        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid & counts[:, None], other=0).to(ACC)
+        there = valid if ACROSS else valid & counts[:, None]
+        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=there, other=0).to(ACC)
+        if ACROSS:
+            x = tl.where(counts[:, None], x, 0)
         gx = quick_exp(x - lse) * mass[:, None] - tl.where(n == at, hit[:, None], 0)
         if SMOOTH:
             gx -= share * class_weight(w_ptr, n, N, ACC)

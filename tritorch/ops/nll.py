@@ -5,7 +5,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.cross_entropy import CLASSES, check_weight, class_dim, counted, places, unfit
+from tritorch.ops.cross_entropy import CLASSES, check_weight, class_dim, counted, places, tight, unfit
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous
 from tritorch.ops.rows import rows
@@ -74,7 +74,7 @@ def nll_backward_cuda(gx, g, target, weight, ignore_index, classes, dtype):
     geometry = rows(gx.shape, (class_dim(gx),), *[t.strides for t in (gx, g, target)])
     M, shape_m, stride_m, N, _, (stride_gxn,), *_ = geometry
     across = geometry.across
-    block_n = min(next_power_of_2(N), tile(8 if across or N <= 16 else 16 if N <= 64 else 1024, 2048))
+    block_n = min(next_power_of_2(N), tile(8 if across or N <= 16 else 16 if N <= 64 else min(tight(N), 1024), 2048))
     block_m = min(next_power_of_2(M), tile(1024, 1 << 16), max(tile(4096 if across else 2048, 1 << 16) // block_n, 1))
     tiles = cdiv(N, block_n)
     tiles = max(cdiv(tiles, 65535), 1 if N > 1024 else min(tiles, 16))   # of few classes one program has all: it reads a row's target once

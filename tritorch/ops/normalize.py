@@ -9,7 +9,7 @@ import numpy as np
 
 from tritorch.autograd.modes import again
 from tritorch.autograd.parts import arrived
-from tritorch.cuda.launch import kernels
+from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import op
 from tritorch.dtype import check_beside, types
 from tritorch.errors import sentence, whole_numbers
@@ -19,7 +19,7 @@ from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_
 from tritorch.ops.shaping import stack
 from tritorch.tensor import strided
 
-K = kernels("normalize")
+K, WAITING = kernels("normalize"), kernels("normalize_gluon")
 
 
 # ------------------------------------------------------------------ on the GPU
@@ -60,9 +60,15 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = geometry
     args = (g, x, mean, rstd, contiguous(weight), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner)
     constexprs = dict(CENTER=center, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name), WIDE=wide)
+
+    def waiting(way, programs, *outs):
+        launch(WAITING.norm_backward_gluon_kernel, (programs,), *outs, g, x, mean, rstd, contiguous(weight), shape_m, stride_m, M, N,
+               CENTER=center, ALIGN=geometry.align, **{name: way[name] for name in ("BLOCK_N", "HELD", "STAGES", "num_warps")})
+
     if gw is not None and 0 < M and N <= WIDEST_SUMS * 4 // max(x.dtype.itemsize, 4):
         start_sums(K.norm_backward_kernel, "layer_norm_sums" if center else "rms_norm_sums", geometry, (x, g), (gx,),
-                   (gw, gb) if center else (gw, None), args, twice=1 + center, PARTIAL=True, **constexprs)
+                   (gw, gb) if center else (gw, None), args, twice=1 + center, PARTIAL=True,
+                   waiting=None if constexprs["SHARED"] else waiting, **constexprs)
     else:
         if M:
             start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), widest(x, g), (gx, None, None, *args),

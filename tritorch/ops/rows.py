@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import NamedTuple
 
+from tritorch.cuda import driver
 from tritorch.cuda.launch import kernels, launch, shared_memory, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.shape import cdiv, extent, next_power_of_2
@@ -275,15 +276,19 @@ multiprocessor, that load ahead, keep memory busy, and more would have more sums
 a time, its lines of sums are all that its multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
 TWICE = ((16, 1), (8, 1), (8, 0))
 """Ways for the widest rows: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the sums of two
-parameters, 16384 columns spill: a layer norm's gradient took 383 µs on an H100 and is first tried so. With one an RMS norm's took 285 µs
-held and not loaded ahead, 292 loaded ahead."""
+parameters, 16384 columns spill: a layer norm's gradient took 383 µs on an H100. With one an RMS norm's took 285 µs held and not loaded
+ahead, 292 loaded ahead."""
+WAITING = 4096, 16
+"""Columns of a tile, and warps, where such rows wait in shared memory and are read from there twice: a layer norm's gradient takes 211 µs,
+not 285 (predicted for 8192 rows of 16384 in bfloat16)."""
 
 
 @remember
-def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=0):
+def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=0, waiting=False):
     """Candidates for a kernel that reads operands, of `itemsize` bytes an element at most and `column` bytes in a column, keeps their rows
     in HELD tiles and also sums over the rows; `line`: bytes in a column of what all rows share, `room` is for what is loaded ahead.
-    `twice`: of how many parameters a kernel that can read wide rows a second time has sums, else 0."""
+    `twice`: of how many parameters a kernel that can read wide rows a second time has sums, else 0; `waiting`: there is one whose rows
+    wait in shared memory."""
     height, vector, tiles = next_power_of_2(M), 16 // itemsize, []
     if simulated:
         n = max(half(N), 8)
@@ -292,6 +297,10 @@ def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=0):
     for warps, again in TWICE if wide else ():
         n = 32 * warps * vector
         reads.append(_row_tile(1, n, warps, per_sm=1) | {"HELD": cdiv(N, n), "TWICE": again})
+    n, warps = WAITING
+    stages = min((room + ROOM - 1024) // (column * cdiv(N, n) * n), 3)
+    if wide and waiting and stages > 1:
+        reads.insert(0, _row_tile(1, n, warps, stages, 1) | {"HELD": cdiv(N, n), "TWICE": 1, "kernel": "gluon"})
     few = min(next_power_of_2(cdiv(N, 5 * vector)), 512)
     for more, stages, least in SUMS:
         threads = min(few * more, 1024)
@@ -316,13 +325,15 @@ def sum_lines(sums, parts):
             s.copy_(target)
 
 
-def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, **constexprs):
+def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, waiting=None, **constexprs):
     """Start a kernel that reads `operands`, fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that
-    is not wanted): then add the lines up. Arguments are outs, parts, args. `twice`: see sum_tiles."""
+    is not wanted): then add the lines up. Arguments are outs, parts, args. `twice`: see sum_tiles; `waiting`: starts the kernel whose
+    rows wait in shared memory, by a candidate and so many programs, into outs and parts, in vectors of 16 bytes."""
     dtype, home, itemsize = operands[0].dtype, outs[0].device, widest(*operands).itemsize
     M, N, vector, column = geometry.M, geometry.N, vector_of(geometry, itemsize), sum(x.dtype.itemsize for x in operands)
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
-    tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)), twice)
+    can_wait = waiting is not None and vector * itemsize == 16 and driver.current().name != "simulated"
+    tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)), twice, can_wait)
 
     def run(t):
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
@@ -330,9 +341,12 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, **
         parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
         if twice:
             constexprs["TWICE"] = t["TWICE"]
-        launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
-               ALIGN=geometry.align, COPIES=copies_of(block_m, block_n, t["num_warps"], vector), STAGES=t["STAGES"],
-               HELD=t["HELD"], num_warps=t["num_warps"])
+        if "kernel" in t:
+            waiting(t, programs, *outs, *parts)
+        else:
+            launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
+                   ALIGN=geometry.align, COPIES=copies_of(block_m, block_n, t["num_warps"], vector), STAGES=t["STAGES"],
+                   HELD=t["HELD"], num_warps=t["num_warps"])
         sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
 
     key = dtype.name, column, len(operands) + len(sums) - sums.count(None), M, N
