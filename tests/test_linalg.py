@@ -182,6 +182,9 @@ def test_exponentials():
     near(torch.linalg.matrix_exp(on(x)), np.stack([expm(v) for v in x]), 1e-11)
     want = expm(x[1].astype(np.float32).astype(DOUBLE))
     near(torch.matrix_exp(on(x[1].astype(np.float32))), want, 2e-5)
+    for kind in (torch.bfloat16, torch.float16):
+        half = on(x[1]).to(kind)
+        assert torch.equal(torch.matrix_exp(half), torch.matrix_exp(half.float()).to(kind))
     assert torch.linalg.matrix_exp(on(np.full((2, 2), np.nan))).isnan().all() and torch.matrix_exp(torch.ones(0, 2, 2)).shape == (0, 2, 2)
     a = on(x[1], grad=True)
     assert torch.autograd.gradcheck(torch.linalg.matrix_exp, (a,))

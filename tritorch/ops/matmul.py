@@ -1,6 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
+from tritorch.dtype import types
 from tritorch.errors import answered, check, explained, refuse_misuse, sentence, tensors
 from tritorch.ops import products as cards
 from tritorch.ops.complex import conj
@@ -237,6 +238,8 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     check_number("addr", product.dtype, alpha, beta)
     whole = product.dtype.has_gradients or input.dtype.has_gradients
     check(whole or isinstance(beta, int) and isinstance(alpha, int), "addr", "a whole beta and alpha for integers", beta, alpha)
+    if product.dtype is input.dtype is types.bool:                       # bools stay bools: and, or
+        beta, alpha = bool(beta), bool(alpha)
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)

@@ -92,9 +92,9 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     for w in (fweights, aweights):
         if w is not None:
             check(w.shape == rows.shape[1:], "cov", f"{rows.shape[1]} weights", w.shape)
-            check(w is aweights or not w.dtype.is_floating_point, "cov", "fweights that are whole numbers", w.dtype)
+            check(w is aweights or not w.dtype.has_gradients, "cov", "fweights that are whole numbers", w.dtype)
+            check(w is fweights or w.dtype.is_floating_point, "cov", "aweights of a floating dtype", w.dtype)
             check(not (w < 0).any().item(), "cov", "weights that are not negative", w)
-            w = w.to(rows.dtype.to_real())
             weights = w if weights is None else weights * w
     if weights is None:
         total, centred = rows.shape[1], rows - rows.mean(1, True)
