@@ -62,7 +62,8 @@ def test_covariance_of_one_variable(device):
 
 
 def test_weights_of_another_dtype_than_what_varies(device):
-    for kind, wide in (("bfloat16", "float32"), ("float32", "float64"), ("float16", "bfloat16"), ("int64", "float64"), ("float32", "int64")):
+    pairs = ("bfloat16", "float32"), ("float32", "float64"), ("float16", "bfloat16"), ("int64", "float64"), ("float32", "int64")
+    for kind, wide in pairs:
         agree(lambda lib, x, w: lib.cov(x, aweights=w), (draw(2, 5, dtype=kind), kind), (draw(5, low=0.5, high=2), wide), rtol=1e-2,
               device=device, what=f"{kind} {wide}")
 

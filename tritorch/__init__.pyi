@@ -65,6 +65,7 @@ from tritorch import keywords as keywords
 from tritorch.layout import layout as layout
 from tritorch import library as library
 from tritorch import linalg as linalg
+from tritorch import masked as masked
 from tritorch.memory_format import memory_format as memory_format
 from tritorch import mps as mps
 from tritorch import multiprocessing as multiprocessing
@@ -1609,7 +1610,7 @@ def matmul(input, other, *, out=...) -> Any:
     """Matrix product, by the ranks of its operands."""
     ...
 def matrix_exp(input) -> Any:
-    """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
+    """Σₖ Aᵏ / k! of square matrices (…, n, n), half types in float32: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
     ...
 def matrix_power(input, n, *, out=...) -> Any:
     """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""

@@ -105,8 +105,8 @@ LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
             "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
-            "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+            "hub", "jit", "library", "linalg", "masked", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization",
+            "random", "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

@@ -1385,7 +1385,7 @@ class Tensor:
         """Matrix product, by the ranks of its operands."""
         ...
     def matrix_exp(input) -> Any:
-        """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
+        """Σₖ Aᵏ / k! of square matrices (…, n, n), half types in float32: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
         ...
     def matrix_power(input, n, *, out=...) -> Any:
         """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
