@@ -10,8 +10,8 @@ PUBLIC = ["tritorch", *["tritorch." + name for name in (
     "accelerator", "amp", "autograd", "backends", "backends.cuda", "backends.cudnn", "cuda", "distributed", "distributed.device_mesh",
     "distributed.checkpoint", "distributed.checkpoint.state_dict", "distributed.fsdp", "distributed.nn.functional", "distributions",
     "distributions.constraint_registry", "distributions.constraints",
-    "distributions.transforms", "distributions.utils", "func", "futures", "masked", "multiprocessing", "nn", "nn.attention", "nn.functional",
-    "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "random", "sparse", "testing", "utils.data")]]
+    "distributions.transforms", "distributions.utils", "func", "futures", "masked", "multiprocessing", "nn", "nn.attention",
+    "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "random", "sparse", "testing", "utils.data")]]
 
 
 def undocumented(name):

@@ -60,6 +60,8 @@ def test_vectors_and_sides_of_solve():
         near(torch.linalg.lu_solve(LU, pivots, on(b), adjoint=adjoint), np.linalg.solve(m, b))
         near(torch.linalg.lu_solve(LU, pivots, on(b.swapaxes(1, 2)), left=False, adjoint=adjoint) @ on(m), b.swapaxes(1, 2))
     near(on(b).lu_solve(LU, pivots), np.linalg.solve(a, b))
+    for found in (torch.lu(on(a)), on(a).lu(get_infos=True)[:2], torch.lu(on(a), True, False, (on(a) * 0, pivots * 0))):
+        assert torch.equal(found[0], LU) and torch.equal(found[1], pivots)
 
 
 def test_singular_matrices():
@@ -67,6 +69,8 @@ def test_singular_matrices():
     x[0] = np.eye(3)
     refused(torch.linalg.LinAlgError, r"linalg.inv: .*zero at place 2 of its diagonal \(batch element 1\)", lambda: torch.linalg.inv(on(x)))
     refused(torch.linalg.LinAlgError, "linalg.solve: ", lambda: torch.linalg.solve(on(x), on(x)))
+    refused(torch.linalg.LinAlgError, "lu: ", lambda: torch.lu(on(x)))
+    assert torch.lu(on(x), get_infos=True)[2].tolist() == [0, 2]
     refused(torch.linalg.LinAlgError, "linalg.lu_factor: ", lambda: torch.linalg.lu_factor(on(x)))
     refused(torch.linalg.LinAlgError, "linalg.inv_ex: ", lambda: torch.linalg.inv_ex(on(x), check_errors=True))
     assert torch.linalg.inv_ex(on(x)).info.tolist() == torch.linalg.solve_ex(on(x), on(x)).info.tolist() == [0, 2]

@@ -1585,6 +1585,9 @@ def lstm_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
 def lt(input, other) -> Tensor:
     """input < other, elementwise, broadcast, as bool."""
     ...
+def lu(A, pivot=..., get_infos=..., out=...) -> Any:
+    """`linalg.lu_factor` under its older name; with `get_infos` `linalg.lu_factor_ex`."""
+    ...
 def lu_solve(input, LU_data, LU_pivots, *, out=...) -> Any:
     """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
     ...

@@ -1355,6 +1355,9 @@ class Tensor:
     def lt_(self, *args, **kw) -> Any:
         """`lt` written into the tensor itself."""
         ...
+    def lu(A, pivot=..., get_infos=..., out=...) -> Any:
+        """`linalg.lu_factor` under its older name; with `get_infos` `linalg.lu_factor_ex`."""
+        ...
     def lu_solve(input, LU_data, LU_pivots, *, out=...) -> Any:
         """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
         ...

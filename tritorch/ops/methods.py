@@ -105,7 +105,7 @@ BOTH = {
     sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc histogram",
     random: "bernoulli multinomial",
     complex: "adjoint conj conj_physical resolve_conj resolve_neg",
-    linear_algebra: """cholesky cholesky_solve cholesky_inverse triangular_solve inverse det logdet slogdet lu_solve geqrf orgqr ormqr qr
+    linear_algebra: """cholesky cholesky_solve cholesky_inverse triangular_solve inverse det logdet slogdet lu lu_solve geqrf orgqr ormqr qr
             svd pinverse matrix_exp""",
     bessel: "i0",
     gamma_functions: "igamma igammac mvlgamma",
