@@ -57,8 +57,8 @@ def matmul(input, other, *, out=None):
     check(fits, "matmul", "input.shape[-1] == other.shape[-2]" if b > 1 else "input.shape[-1] == other.shape[0]", input.shape, other.shape)
     if b == 1:
         column = matmul(input.unsqueeze(0) if a == 1 else input, other.unsqueeze(1))
-        return deliver(own(column.reshape(()) if a == 1 else column.squeeze(-1)), out)
-    return deliver(own(matmul(input.unsqueeze(0), other).squeeze(-2)), out)
+        return deliver(own(column.reshape(()) if a == 1 else column.squeeze(-1)), out, exact=True)
+    return deliver(own(matmul(input.unsqueeze(0), other).squeeze(-2)), out, exact=True)
 
 
 def mm(input, mat2, out_dtype=None, *, out=None):
@@ -228,7 +228,7 @@ def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
     _ranks("addmv", ((mat, 2), (vec, 1)))
     check(mat.shape[1] == vec.shape[0], "addmv", "mat.shape[1] == vec.shape[0]", mat.shape, vec.shape)
     broadcast_shapes("addmv", input.shape, mat.shape[:1])
-    return deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out)
+    return deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out, exact=True)
 
 
 def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):

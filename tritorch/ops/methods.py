@@ -213,6 +213,9 @@ def in_place(f):
         def method(self, *args, **kw):
             if f.__name__ in SEVERAL and state.grad and any(isinstance(v, Tensor) and v.requires_grad for v in (self, *args, *kw.values())):
                 return f(self.clone(), *args, out=self, **kw)
+            if 0 in self.shape:                                          # a destination without elements would take another shape
+                made = f(self, *args, **kw)
+                check(made.shape == self.shape, method.__name__, f"a result of shape {tuple(self.shape)}", tuple(made.shape))
             return f(self, *args, out=self, **kw)
     method.__name__ = method.__qualname__ = f.__name__ + "_"
     method.__doc__ = f"`{f.__name__}` written into the tensor itself."

@@ -167,9 +167,10 @@ def div(input, other, *, rounding_mode=None, out=None):
 
 # ------------------------------------------------------------------ powers
 def float_power(input, exponent, *, out=None):
-    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+    """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""
     kind = types.complex128 if promote(input, exponent).is_complex else types.float64
     base, power = [x.to(kind) if isinstance(x, Tensor) else x if isinstance(x, builtins.complex) else float(x) for x in (input, exponent)]
+    check(out is None or out.dtype is kind, "float_power", f"a destination of {kind}", out)
     return pow(base, power) if out is None else pow.into(out, base, power)
 
 
@@ -212,6 +213,9 @@ trunc = unary("trunc", "Rounded towards zero.", np.trunc, result=numbers, grad=z
 round_even = unary("round_even", "Rounded to the nearest whole number, halves to even.", lambda x: np.rint(x) if x.dtype.kind == "f" else x,
                    result=numbers, grad=zeros)
 
+for _same in (neg, sign, sgn, ceil, floor, trunc, round_even):
+    _same.exact = True
+
 
 def round(input, *, decimals=0, out=None):
     """Rounded to `decimals` places, halves to even.
@@ -222,7 +226,7 @@ def round(input, *, decimals=0, out=None):
     if decimals:
         scale = 10.0 ** builtins.abs(decimals)                           # a whole number, where 10^-3 is not exact
         made = round_even(input * scale) / scale if decimals > 0 else round_even(input / scale) * scale
-        return copy.deliver(made, out)
+        return copy.deliver(made, out, exact=True)
     return round_even(input) if out is None else round_even.into(out, input)
 
 

@@ -74,7 +74,7 @@ def cross(input, other, dim=None, *, out=None):
     d = wrap_dim(dim, len(shape), "cross")
     check(input.shape[d] == other.shape[d] == 3, "cross", f"size 3 in dim {d}", input.shape, other.shape)
     (a, b, c), (x, y, z) = [view.expand_to(t, shape).unbind(d) for t in (input, other)]
-    return copy.deliver(stack([b * z - c * y, c * x - a * z, a * y - b * x], d), out)
+    return copy.deliver(stack([b * z - c * y, c * x - a * z, a * y - b * x], d), out, exact=True)
 
 
 def cov(input, *, correction=1, fweights=None, aweights=None):
