@@ -204,7 +204,7 @@ def amin_amax(input, dim=(), keepdim=False):
     """
     dims = dims_of(dim, input.ndim, "aminmax")
     check(math.prod([input.shape[d] for d in dims]) > 0, "aminmax", "dims of at least one element", tuple(input.shape),
-          error=RuntimeError if dim is None else IndexError)
+          error=IndexError if isinstance(dim, int) else RuntimeError)
     promise = kept(input.shape, dims, keepdim), input.dtype, input.device
     return [promise, promise]
 
