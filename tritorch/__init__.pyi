@@ -646,6 +646,9 @@ def argwhere(input, *, as_tuple=..., out=...) -> Any:
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
     """The storage read under any shape, strides and offset that stay inside it."""
     ...
+def as_strided_(self, *args, **kw) -> Any:
+    """`as_strided` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+    ...
 def as_strided_copy(input, size, stride, storage_offset=..., *, out=...) -> Any:
     """A copy of what `as_strided` shows."""
     ...
@@ -814,6 +817,9 @@ def ceil_(self, *args, **kw) -> Any:
 def celu(input, alpha=...) -> Any:
     """x above 0, alpha·(e^(x/alpha) - 1) below."""
     ...
+def celu_(input, alpha=...) -> Any:
+    """`celu` in place."""
+    ...
 def chain_matmul(*matrices, out=...) -> Any:
     """The product of several matrices in the order that needs the fewest multiplications."""
     ...
@@ -891,6 +897,9 @@ def conj(input) -> Any:
     ...
 def conj_physical(input, *, out=...) -> Any:
     """The conjugate, as `conj`."""
+    ...
+def conj_physical_(self, *args, **kw) -> Any:
+    """`conj_physical` written into the tensor itself."""
     ...
 def constant_pad_nd(input, pad, value=...) -> Any:
     """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;"""
@@ -1129,6 +1138,9 @@ def feature_dropout_(input, p, train) -> Any:
 def fill(input, value) -> Any:
     """A tensor like the input, all of whose elements are a number or a tensor without dims."""
     ...
+def fill_(input, value) -> Any:
+    """Write the number (or 0-dim tensor) `value` into every element."""
+    ...
 def fix(input) -> Tensor:
     """Rounded towards zero."""
     ...
@@ -1148,7 +1160,7 @@ def flipud(input) -> Any:
     """Rows in reverse order."""
     ...
 def float_power(input, exponent, *, out=...) -> Any:
-    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+    """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""
     ...
 def floor(input) -> Tensor:
     """Rounded down."""
@@ -1209,6 +1221,9 @@ def gather(input, dim, index, sparse_grad=...) -> Tensor:
     ...
 def gcd(input, other) -> Tensor:
     """The greatest common divisor."""
+    ...
+def gcd_(self, *args, **kw) -> Any:
+    """`gcd` written into the tensor itself."""
     ...
 def ge(input, other) -> Tensor:
     """input ≥ other, elementwise, broadcast, as bool."""
@@ -1354,6 +1369,9 @@ def index_fill(input, dim, index, value, *, out=...) -> Any:
 def index_put(input, indices, values, accumulate=..., *, out=...) -> Any:
     """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
     ...
+def index_put_(self, *args, **kw) -> Any:
+    """`index_put` written into the tensor itself."""
+    ...
 def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...) -> Any:
     """input whose slices along `dim` that `index` names are joined with those of source, by 'prod', 'mean', 'amax' or 'amin'; without"""
     ...
@@ -1485,6 +1503,9 @@ def layer_norm(input, normalized_shape, weight=..., bias=..., eps=...) -> Any:
     ...
 def lcm(input, other) -> Tensor:
     """The least common multiple."""
+    ...
+def lcm_(self, *args, **kw) -> Any:
+    """`lcm` written into the tensor itself."""
     ...
 def ldexp(input, other, *, out=...) -> Any:
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
@@ -1900,6 +1921,9 @@ def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
 def reshape(input, *sizes, shape=...) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
     ...
+def resize_as_(self, tensor, memory_format=...) -> Any:
+    """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
+    ...
 def resize_as_sparse_(input, the_template) -> Any:
     """`input.resize_as_sparse_(the_template)`."""
     ...
@@ -1998,6 +2022,9 @@ def select_scatter(input, src, dim, index) -> Any:
     ...
 def selu(input) -> Tensor:
     """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    ...
+def selu_(input) -> Any:
+    """`selu` in place."""
     ...
 def set_anomaly_enabled(enabled, check_nan=...) -> Any:
     """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients."""
@@ -2227,6 +2254,9 @@ def tensordot(a, b, dims=..., *, out=...) -> Any:
 def threshold(input, threshold, value) -> Any:
     """input where it is greater than `threshold`, else `value`."""
     ...
+def threshold_(input, threshold, value) -> Any:
+    """`threshold` in place."""
+    ...
 def tile(input, *sizes, dims=...) -> Any:
     """As `repeat`, but missing sizes count as 1."""
     ...
@@ -2367,6 +2397,9 @@ def xlogy(input, other) -> Tensor:
     ...
 def xlogy_(self, *args, **kw) -> Any:
     """`xlogy` written into the tensor itself."""
+    ...
+def zero_(input) -> Any:
+    """Write 0 into every element."""
     ...
 def zeros(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A tensor of zeros."""

@@ -93,7 +93,8 @@ HOMES = {
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
-    "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
+    "storage_methods": "resize_as_",
+    "nn.functional": "celu_ channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle selu_ threshold_",
     "ops.create": "empty_permuted",
     "sparse.construct": """sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor
             sparse_csr_tensor""",

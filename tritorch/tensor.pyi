@@ -959,7 +959,7 @@ class Tensor:
         """The values as float32."""
         ...
     def float_power(input, exponent, *, out=...) -> Any:
-        """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+        """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""
         ...
     def float_power_(self, *args, **kw) -> Any:
         """`float_power` written into the tensor itself."""

@@ -169,9 +169,9 @@ IN_PLACE = {
 }
 SEVERAL = {"ldexp", "scatter_reduce", "index_reduce"}                    # several operators: the first may save what the last overwrites
 IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clamp_max
-    clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac i0 ldexp log log10 log1p log2 logit nan_to_num neg negative
-    rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
-    xlogy"""  # those of IN_PLACE that are functions, too
+    clamp_min clip conj_physical cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac gcd i0 index_put lcm
+    ldexp log log10 log1p log2 logit nan_to_num neg negative rad2deg reciprocal relu round rsqrt sigmoid sin
+    sinc sinh sqrt square tan tanh trunc xlogy"""  # those of IN_PLACE that are functions, too
 IN_PLACE_VIEWS = {
     view: "squeeze unsqueeze t transpose swapaxes swapdims",
     slicing: "as_strided",
@@ -330,7 +330,7 @@ def attach():
     Tensor.retains_grad = property(engine.retains_grad)
     surface["spmm"] = surface["mm"]                                      # which takes sparse matrices as well
     surface.update(empty_strided=create.strided_empty, put=put.put_elements)
-    surface.update(detach=Tensor.detach, detach_=Tensor.detach_)
+    surface.update({name: getattr(Tensor, name) for name in ("detach", "detach_", "fill_", "zero_", "as_strided_")})
 
 
 def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):
