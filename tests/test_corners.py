@@ -75,7 +75,8 @@ def test_outer_products_of_bools(device):
 
 
 def test_strides_and_dtypes_of_diagonals_and_sums(device):
-    agree(lambda lib, x: lib.diag(x, -2).stride(), draw(3, 5), device=device)
+    agree(lambda lib, x: (lib.diag(x, -2).stride(), x.nonzero(), x.nonzero().stride(), lib.argwhere(x[0]).stride()),
+          draw(3, 5), device=device)
     agree(lambda lib, x: (x[0].sum_to_size(()), x.sum_to_size(1), x[0].sum_to_size(()).data_ptr() == x.data_ptr()),
           draw(1, dtype="int32"), device=device)
 

@@ -149,7 +149,7 @@ def nonzero(input, *, as_tuple=False, out=None):
         return tuple(columns)
     if not columns:
         return copy.deliver(create.empty(count, 0, dtype=types.int64, device=input.device), out, exact=True)
-    return copy.deliver(stack(columns, 1), out, exact=True)
+    return copy.deliver(own(stack(columns).t()), out, exact=True)              # columns lie together, as PyTorch's
 
 
 argwhere = nonzero
