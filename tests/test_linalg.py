@@ -221,6 +221,18 @@ def test_the_greatest_singular_values():
     assert torch.svd_lowrank(torch.ones(2, 3), 6)[1].shape == (2,)
 
 
+def test_destinations_that_results_can_be_cast_to():
+    a, eye = on(draw(3, 3) / 4 + 2 * np.eye(3, dtype=np.float32)), torch.eye(3)
+    for f in (lambda **kw: torch.cholesky(a @ a.mT, **kw), lambda **kw: torch.cholesky_inverse(a.tril(), **kw),
+              lambda **kw: torch.cholesky_solve(eye, a.tril(), **kw), lambda **kw: torch.linalg.pinv(a, **kw),
+              lambda **kw: torch.linalg.householder_product(a, a[0], **kw), lambda **kw: torch.linalg.eigvals(a, **kw)):
+        made = f()
+        wide = torch.zeros(made.shape, dtype=torch.complex128 if made.is_complex() else torch.float64)
+        assert f(out=wide) is wide and torch.equal(wide, made.to(wide.dtype))
+        refused(RuntimeError, "can be cast to", lambda f=f, made=made: f(out=torch.zeros(made.shape, dtype=torch.int64)))
+    refused(RuntimeError, "a destination of", lambda: torch.linalg.cholesky(eye, out=eye.double()))
+
+
 def test_autocast_leaves_matrices_alone():
     x = draw(4, 4) / 4 + 2 * np.eye(4, dtype=np.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
