@@ -74,6 +74,13 @@ def test_outer_products_of_bools(device):
               device=device, what=f"{beta} {alpha}")
 
 
+def test_infinite_exponents(device):
+    edges = np.array([0.0, 1.5, -2.0, np.inf, -np.inf, np.nan], np.float32)
+    for kind in ("float32", "float64", "bfloat16"):
+        agree(lambda lib, x: lib.ldexp(x[:, None], x), (edges, kind), device=device, what=kind)
+    agree(lambda lib, x: lib.ldexp(x, 3), edges, device=device)
+
+
 def test_strides_and_dtypes_of_diagonals_and_sums(device):
     agree(lambda lib, x: (lib.diag(x, -2).stride(), x.nonzero(), x.nonzero().stride(), lib.argwhere(x[0]).stride()),
           draw(3, 5), device=device)

@@ -347,11 +347,12 @@ subtract, multiply, divide, true_divide, negative, absolute, fix = sub, mul, div
 
 def ldexp(input, other, *, out=None):
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
-    tensors("ldexp", input=input)
+    tensors("ldexp", input=input, other=other)
     kind = promote_float(input, other)
     if kind.is_complex:
-        return copy.deliver(mul(input, pow(2.0, other) if isinstance(other, Tensor) else 2.0 ** other), out)
-    other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
-    half = trunc(other / 2) if isinstance(other, Tensor) else other // 2
+        return copy.deliver(mul(input, pow(2.0, other)), out)
+    # 2^5000 is infinite in every dtype, and half of it, too; half of an infinite exponent would leave ∞ - ∞
+    other = compare.clamp(other.to(kind.compute), -5000, 5000)
+    half = trunc(other / 2)
     made = mul(mul(input, pow(2.0, half)), pow(2.0, other - half))
     return copy.deliver(made.to(kind), out)
