@@ -61,6 +61,33 @@ def test_covariance_of_one_variable(device):
     agree(lambda lib, x, w: lib.cov(x, aweights=w), draw(2, 5), draw(5), device=device)
 
 
+def test_weights_of_another_dtype_than_what_varies(device):
+    pairs = ("bfloat16", "float32"), ("float32", "float64"), ("float16", "bfloat16"), ("int64", "float64"), ("float32", "int64")
+    for kind, wide in pairs:
+        agree(lambda lib, x, w: lib.cov(x, aweights=w), (draw(2, 5, dtype=kind), kind), (draw(5, low=0.5, high=2), wide), rtol=1e-2,
+              device=device, what=f"{kind} {wide}")
+
+
+def test_outer_products_of_bools(device):
+    for beta, alpha in ((3, 2), (1, -1), (0, 1), (1, 0), (0.5, 1)):
+        agree(lambda lib, x, y, z, b=beta, a=alpha: lib.addr(x, y, z, beta=b, alpha=a), draw(2, 3, dtype="bool"), TRUTH[:2], TRUTH,
+              device=device, what=f"{beta} {alpha}")
+
+
+def test_infinite_exponents(device):
+    edges = np.array([0.0, 1.5, -2.0, np.inf, -np.inf, np.nan], np.float32)
+    for kind in ("float32", "float64", "bfloat16"):
+        agree(lambda lib, x: lib.ldexp(x[:, None], x), (edges, kind), device=device, what=kind)
+    agree(lambda lib, x: lib.ldexp(x, 3), edges, device=device)
+
+
+def test_strides_and_dtypes_of_diagonals_and_sums(device):
+    agree(lambda lib, x: (lib.diag(x, -2).stride(), x.nonzero(), x.nonzero().stride(), lib.argwhere(x[0]).stride()),
+          draw(3, 5), device=device)
+    agree(lambda lib, x: (x[0].sum_to_size(()), x.sum_to_size(1), x[0].sum_to_size(()).data_ptr() == x.data_ptr()),
+          draw(1, dtype="int32"), device=device)
+
+
 def test_numbers_that_integers_do_not_hold(device):
     small = np.array([1, 2, 100], np.uint8)
     for f in (lambda lib, x: lib.add(x, x, alpha=-1), lambda lib, x: lib.sub(x, x, alpha=-3), lambda lib, x: lib.addcmul(x, x, x, value=-1),

@@ -14,8 +14,18 @@ ONE = {
     "diff": (lambda lib, x, **kw: lib.diff(x, 2, 1, **kw), X), "no diff": (lambda lib, x, **kw: lib.diff(x, 0, **kw), X),
     "nonzero": (lambda lib, x, **kw: lib.nonzero(x, **kw), I), "nonzero of one": (lambda lib, x, **kw: lib.nonzero(x, **kw), np.array(2)),
     "norm": (lambda lib, x, **kw: lib.norm(x, **kw), X), "norm 1": (lambda lib, x, **kw: lib.norm(x, 1, 1, True, **kw), X),
+    "sum": (lambda lib, x, **kw: lib.sum(x, 1, **kw), X), "prod": (lambda lib, x, **kw: lib.prod(x, 0, **kw), X),
     "std": (lambda lib, x, **kw: lib.std(x, **kw), X), "std 1": (lambda lib, x, **kw: lib.std(x, 1, False, True, **kw), X),
     "var": (lambda lib, x, **kw: lib.var(x, **kw), X), "var 1": (lambda lib, x, **kw: lib.var(x, 1, correction=0, **kw), X),
+    "neg": (lambda lib, x, **kw: lib.neg(x, **kw), X), "round": (lambda lib, x, **kw: lib.round(x, decimals=1, **kw), X),
+    "signbit": (lambda lib, x, **kw: lib.signbit(x, **kw), X), "nan_to_num": (lambda lib, x, **kw: lib.nan_to_num(x, **kw), X),
+    "dot": (lambda lib, x, **kw: lib.dot(x, x, **kw), V), "mv": (lambda lib, x, **kw: lib.mv(x, x[0], **kw), X),
+    "cross": (lambda lib, x, **kw: lib.cross(x, x * x, **kw), X),
+    "take": (lambda lib, x, **kw: lib.take(x, (x[0, :2] > 9).long(), **kw), X),
+    "quantile": (lambda lib, x, **kw: lib.quantile(x, 0.3, 1, **kw), X),
+    "view_copy": (lambda lib, x, **kw: lib.view_copy(x, [12], **kw), X),
+    "masked_select": (lambda lib, x, **kw: lib.masked_select(x, x > 0, **kw), X),
+    "float_power": (lambda lib, x, **kw: lib.float_power(x, 2, **kw), X),
     "isin": (lambda lib, x, **kw: lib.isin(x, x[0], **kw), I),
     "isin a number": (lambda lib, x, **kw: lib.isin(x, 3, **kw), I),
     "a number isin": (lambda lib, x, **kw: lib.isin(2, x, invert=True, **kw), I),
@@ -65,6 +75,26 @@ def test_several_results(name, cuda):
     agree(lambda lib, x: into_several(lib, x, f, False, kind=list), x, what=name)
     with pytest.raises(TypeError, match="2 tensors as destinations"):
         f(tritorch, tritorch.tensor(x), out=tritorch.empty(0))
+
+
+@pytest.mark.parametrize("name", ("cumsum", "cumprod", "sum", "prod"))
+def test_sums_are_made_in_the_dtype_of_their_destination(name, cuda):
+    for device in ("cpu", cuda):
+        for dtype in ("float64", "int32", "int64"):
+            agree(lambda lib, x, dtype=dtype: into_one(lib, x, lambda lib, x, **kw: getattr(lib, name)(x, 1, **kw), True, dtype)[1],
+                  X * 3, rtol=1e-12, device=device, what=f"{name} {dtype}")
+    agree(lambda lib, x: getattr(lib, name)(x, 1, dtype=lib.float64, out=x.sum(1) if name in ("sum", "prod") else x.clone()), X, what=name)
+    if name not in ("sum", "prod"):
+        agree(lambda lib, x: getattr(x, name + "_")(0, dtype=lib.float64), X, what=name)
+        agree(lambda lib, x: getattr(x, name + "_")(0), X.astype("int8"), what=name)
+
+
+def test_written_in_place_a_tensor_without_elements_keeps_its_shape():
+    for name in ("ldexp_", "nextafter_", "float_power_", "add_"):
+        for dtype in ("bfloat16", "float64"):
+            for n in (1, 4):
+                agree(lambda lib, x, name=name, n=n: getattr(x[:, :n].clone(), name)(x), (X[:0], dtype), what=f"{name} {n}")
+    agree(lambda lib, x: x.float_power_(2), X)
 
 
 def test_a_destination_that_is_the_input(cuda):

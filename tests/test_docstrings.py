@@ -9,12 +9,12 @@ ROOT = Path(__file__).parent.parent
 PUBLIC = ["tritorch", *["tritorch." + name for name in (
     "accelerator", "amp", "autograd", "backends", "backends.cuda", "backends.cudnn", "cuda", "distributed", "distributed.device_mesh",
     "distributed.checkpoint", "distributed.checkpoint.state_dict", "distributed.fsdp", "distributed.nn.functional",
-    "distributed.pipelining", "distributions",
-    "distributions.constraint_registry", "distributions.constraints", "distributions.transforms", "distributions.utils", "func", "futures",
-    "fx", "fx.experimental.optimization", "fx.graph_module", "fx.passes.graph_drawer", "fx.passes.infra.pass_base",
-    "fx.passes.infra.pass_manager", "fx.passes.shape_prop", "fx.passes.split_module", "fx.passes.tools_common", "fx.proxy",
-    "fx.subgraph_rewriter", "fx.traceback", "multiprocessing", "nn", "nn.attention", "nn.functional", "nn.init", "nn.utils", "optim",
-    "optim.lr_scheduler", "profiler", "random", "sparse", "testing", "utils.data")]]
+    "distributed.pipelining", "distributions", "distributions.constraint_registry", "distributions.constraints",
+    "distributions.transforms", "distributions.utils", "func", "futures", "fx", "fx.experimental.optimization", "fx.graph_module",
+    "fx.passes.graph_drawer", "fx.passes.infra.pass_base", "fx.passes.infra.pass_manager", "fx.passes.shape_prop",
+    "fx.passes.split_module", "fx.passes.tools_common", "fx.proxy", "fx.subgraph_rewriter", "fx.traceback", "masked", "multiprocessing",
+    "nn", "nn.attention", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "random", "sparse",
+    "testing", "utils.data")]]
 
 
 def undocumented(name):

@@ -60,6 +60,8 @@ def test_vectors_and_sides_of_solve():
         near(torch.linalg.lu_solve(LU, pivots, on(b), adjoint=adjoint), np.linalg.solve(m, b))
         near(torch.linalg.lu_solve(LU, pivots, on(b.swapaxes(1, 2)), left=False, adjoint=adjoint) @ on(m), b.swapaxes(1, 2))
     near(on(b).lu_solve(LU, pivots), np.linalg.solve(a, b))
+    for found in (torch.lu(on(a)), on(a).lu(get_infos=True)[:2], torch.lu(on(a), True, False, (on(a) * 0, pivots * 0))):
+        assert torch.equal(found[0], LU) and torch.equal(found[1], pivots)
 
 
 def test_singular_matrices():
@@ -67,6 +69,8 @@ def test_singular_matrices():
     x[0] = np.eye(3)
     refused(torch.linalg.LinAlgError, r"linalg.inv: .*zero at place 2 of its diagonal \(batch element 1\)", lambda: torch.linalg.inv(on(x)))
     refused(torch.linalg.LinAlgError, "linalg.solve: ", lambda: torch.linalg.solve(on(x), on(x)))
+    refused(torch.linalg.LinAlgError, "lu: ", lambda: torch.lu(on(x)))
+    assert torch.lu(on(x), get_infos=True)[2].tolist() == [0, 2]
     refused(torch.linalg.LinAlgError, "linalg.lu_factor: ", lambda: torch.linalg.lu_factor(on(x)))
     refused(torch.linalg.LinAlgError, "linalg.inv_ex: ", lambda: torch.linalg.inv_ex(on(x), check_errors=True))
     assert torch.linalg.inv_ex(on(x)).info.tolist() == torch.linalg.solve_ex(on(x), on(x)).info.tolist() == [0, 2]
@@ -192,6 +196,9 @@ def test_exponentials():
     near(torch.linalg.matrix_exp(on(x)), np.stack([expm(v) for v in x]), 1e-11)
     want = expm(x[1].astype(np.float32).astype(DOUBLE))
     near(torch.matrix_exp(on(x[1].astype(np.float32))), want, 2e-5)
+    for kind in (torch.bfloat16, torch.float16):
+        half = on(x[1]).to(kind)
+        assert torch.equal(torch.matrix_exp(half), torch.matrix_exp(half.float()).to(kind))
     assert torch.linalg.matrix_exp(on(np.full((2, 2), np.nan))).isnan().all() and torch.matrix_exp(torch.ones(0, 2, 2)).shape == (0, 2, 2)
     a = on(x[1], grad=True)
     assert torch.autograd.gradcheck(torch.linalg.matrix_exp, (a,))
@@ -222,6 +229,18 @@ def test_the_greatest_singular_values():
     near(U * S.unsqueeze(-2) @ V.mT, low - low.mean(1, keepdims=True), 1e-9)
     refused(ValueError, "expected q between 0 and 7", lambda: torch.pca_lowrank(on(low), 8))
     assert torch.svd_lowrank(torch.ones(2, 3), 6)[1].shape == (2,)
+
+
+def test_destinations_that_results_can_be_cast_to():
+    a, eye = on(draw(3, 3) / 4 + 2 * np.eye(3, dtype=np.float32)), torch.eye(3)
+    for f in (lambda **kw: torch.cholesky(a @ a.mT, **kw), lambda **kw: torch.cholesky_inverse(a.tril(), **kw),
+              lambda **kw: torch.cholesky_solve(eye, a.tril(), **kw), lambda **kw: torch.linalg.pinv(a, **kw),
+              lambda **kw: torch.linalg.householder_product(a, a[0], **kw), lambda **kw: torch.linalg.eigvals(a, **kw)):
+        made = f()
+        wide = torch.zeros(made.shape, dtype=torch.complex128 if made.is_complex() else torch.float64)
+        assert f(out=wide) is wide and torch.equal(wide, made.to(wide.dtype))
+        refused(RuntimeError, "can be cast to", lambda f=f, made=made: f(out=torch.zeros(made.shape, dtype=torch.int64)))
+    refused(RuntimeError, "a destination of", lambda: torch.linalg.cholesky(eye, out=eye.double()))
 
 
 def test_autocast_leaves_matrices_alone():

@@ -30,7 +30,7 @@ def test_clamp_refuses_destinations():
         torch.tensor([1, 2]).clamp_(torch.tensor(0.5))
     with pytest.raises(RuntimeError, match="nothing requires grad"):
         torch.clamp(torch.ones(2, requires_grad=True), torch.zeros(2), out=torch.zeros(2))
-    with pytest.raises(RuntimeError, match="bounds that broadcast to"):
+    with pytest.raises(RuntimeError, match="a result of shape"):
         torch.zeros(0, 1).clamp_(torch.zeros(0, 4))
 
 

@@ -24,6 +24,23 @@ def test_questions():
     assert leaf.sort().indices.output_nr == 0 and leaf.max(0).values.output_nr == 0
 
 
+def test_functions_that_write_their_first_argument():
+    for name, arguments, want in (("fill_", (2,), X * 0 + 2), ("zero_", (), X * 0), ("selu_", (), torch.selu(X)),
+                                  ("celu_", (), torch.celu(X)),
+                                  ("threshold_", (2.5, 0), X * (X > 2.5)), ("conj_physical_", (), X),
+                                  ("as_strided_", ((2,), (2,), 1), torch.tensor([2.0, 4.0])),
+                                  ("index_put_", ((torch.tensor([0]), torch.tensor([1])), torch.tensor(9.0)), None),
+                                  ("resize_as_", (X[:1],), X[:1])):
+        x = X.clone()
+        made = getattr(torch, name)(x, *arguments)
+        assert made is x
+        assert x[0, 1] == 9 if want is None else torch.equal(x, want), name
+    n = torch.tensor([12, 18])
+    assert torch.gcd_(n.clone(), n[0]).tolist() == [12, 6] and torch.lcm_(n, torch.tensor(8)).tolist() == [24, 72]
+    ones = torch.ones(2, dtype=torch.int64)
+    assert torch.bernoulli(torch.tensor([0.0, 1.0]), out=ones) is ones and ones.tolist() == [0, 1]
+
+
 def test_dim_order():
     last = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert X.dim_order() == (0, 1) and X.t().dim_order() == (1, 0) and torch.tensor(1).dim_order() == ()

@@ -69,6 +69,7 @@ from tritorch import keywords as keywords
 from tritorch.layout import layout as layout
 from tritorch import library as library
 from tritorch import linalg as linalg
+from tritorch import masked as masked
 from tritorch.memory_format import memory_format as memory_format
 from tritorch import mps as mps
 from tritorch import multiprocessing as multiprocessing
@@ -1179,7 +1180,7 @@ def flipud(input) -> Any:
     """Rows in reverse order."""
     ...
 def float_power(input, exponent, *, out=...) -> Any:
-    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+    """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""
     ...
 def floor(input) -> Tensor:
     """Rounded down."""
@@ -1625,6 +1626,9 @@ def lstm_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
 def lt(input, other) -> Tensor:
     """input < other, elementwise, broadcast, as bool."""
     ...
+def lu(A, pivot=..., get_infos=..., out=...) -> Any:
+    """`linalg.lu_factor` under its older name; with `get_infos` `linalg.lu_factor_ex`."""
+    ...
 def lu_solve(input, LU_data, LU_pivots, *, out=...) -> Any:
     """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
     ...
@@ -1650,7 +1654,7 @@ def matmul(input, other, *, out=...) -> Any:
     """Matrix product, by the ranks of its operands."""
     ...
 def matrix_exp(input) -> Any:
-    """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
+    """Σₖ Aᵏ / k! of square matrices (…, n, n), half types in float32: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
     ...
 def matrix_power(input, n, *, out=...) -> Any:
     """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""

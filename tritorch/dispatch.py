@@ -104,7 +104,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
         try:
             if kw:
                 if (out := kw.pop("out", None)) is not None:
-                    return into(out, *args, **kw)
+                    return door.into(out, *args, **kw)
                 args = bind(args, kw)
             if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
                 return _interpret(door, complete(args))

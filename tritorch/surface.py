@@ -114,9 +114,9 @@ LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_higher_order_ops", "_inductor", "_library", "_ops", "_prims_common",
             "_subclasses", "_tensor_str", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed",
-            "distributions", "export", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn",
-            "optim", "overrides", "profiler", "quantization", "random", "return_types", "safetensors", "serialization", "signal", "sparse",
-            "special", "testing", "types", "utils", "version", "xpu")
+            "distributions", "export", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "masked", "mps",
+            "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random", "return_types", "safetensors",
+            "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

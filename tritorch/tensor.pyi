@@ -965,7 +965,7 @@ class Tensor:
         """The values as float32."""
         ...
     def float_power(input, exponent, *, out=...) -> Any:
-        """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+        """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""
         ...
     def float_power_(self, *args, **kw) -> Any:
         """`float_power` written into the tensor itself."""
@@ -1361,6 +1361,9 @@ class Tensor:
     def lt_(self, *args, **kw) -> Any:
         """`lt` written into the tensor itself."""
         ...
+    def lu(A, pivot=..., get_infos=..., out=...) -> Any:
+        """`linalg.lu_factor` under its older name; with `get_infos` `linalg.lu_factor_ex`."""
+        ...
     def lu_solve(input, LU_data, LU_pivots, *, out=...) -> Any:
         """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
         ...
@@ -1391,7 +1394,7 @@ class Tensor:
         """Matrix product, by the ranks of its operands."""
         ...
     def matrix_exp(input) -> Any:
-        """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
+        """Σₖ Aᵏ / k! of square matrices (…, n, n), half types in float32: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
         ...
     def matrix_power(input, n, *, out=...) -> Any:
         """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""

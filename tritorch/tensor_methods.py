@@ -72,7 +72,7 @@ def sum_to_size(input, *size, dtype=None):
     if lead < 0 or any(n != 1 and n != m for n, m in zip(size, input.shape[lead:])):
         raise RuntimeError(sentence("sum_to_size", f"a size that expands to {tuple(input.shape)}", size))
     ones = tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
-    if lead and not ones:
+    if not size or lead and not ones:
         return input.sum(tuple(range(lead)), dtype=dtype)
     out = input.sum((*range(lead), *ones), keepdim=True, dtype=dtype) if ones else input
     return out.reshape(size) if lead else out

@@ -1,6 +1,7 @@
 """`tritorch.ops.aten`: the operators that are here, under PyTorch's names for them."""
 import functools
 import importlib
+import math
 
 from tritorch.dispatch import registry
 from tritorch.ops import methods
@@ -32,6 +33,14 @@ UNLIKE = {
     "tanh_backward": lambda grad_output, output: registry["tanh_backward"](grad_output, output),
     "silu_backward": lambda grad_output, input: registry["silu_backward"](grad_output, input),
     "threshold_backward": lambda grad_output, input, threshold: grad_output * (input > threshold),
+    "_softmax_backward_data": lambda grad_output, output, dim, input_dtype: registry["softmax_backward"](
+        grad_output, output, dim).to(input_dtype),
+    "_log_softmax_backward_data": lambda grad_output, output, dim, input_dtype: registry["log_softmax_backward"](
+        grad_output, output, dim).to(input_dtype),
+    "_safe_softmax": lambda self, dim, dtype=None: methods.surface["where"](
+        (self == -math.inf).all(dim, True), 0.0, registry["softmax"](self, dim, dtype)),
+    "native_dropout_backward": lambda grad_output, mask, scale: grad_output * mask * scale,
+    "slice": lambda self, dim=0, start=None, end=None, step=1: self.transpose(0, dim)[start:end:step].transpose(0, dim),
     "log_sigmoid": lambda input: registry["logsigmoid"](input),
 }
 

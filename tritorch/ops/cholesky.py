@@ -146,7 +146,7 @@ def checked_factor(name, A, upper, out):
     """The Cholesky factor, or a LinAlgError. Waits for the device."""
     L, info = cholesky_factor(A, upper)
     refuse(name, info, *NOT_DEFINITE)
-    return copy.deliver(L, out, exact=True)
+    return copy.deliver(L, out, exact=name == "linalg.cholesky")
 
 
 @composite
@@ -173,7 +173,7 @@ def cholesky_solve(input, input2, upper=False, *, out=None):
     check(input2.shape[-1] == input2.shape[-2] == input.shape[-2], "cholesky_solve", "a square input2 of input's rows", input2.shape,
           input.shape)
     lower = adjoint(input2) if upper else input2
-    return copy.deliver(substitute(adjoint(lower), substitute(lower, input, False, False), True, False), out, exact=True)
+    return copy.deliver(substitute(adjoint(lower), substitute(lower, input, False, False), True, False), out)
 
 
 @composite
@@ -189,6 +189,6 @@ def cholesky_inverse(input, upper=False, *, out=None):
         raise LinAlgError(sentence("cholesky_inverse", "no zeros on the diagonal", "a factor that is singular"))
     lower = adjoint(input) if upper else input
     half = substitute(lower, create.eye(input.shape[-1], dtype=input.dtype, device=input.device), False, False)
-    return copy.deliver(substitute(adjoint(lower), half, True, False), out, exact=True)
+    return copy.deliver(substitute(adjoint(lower), half, True, False), out)
 
 

@@ -102,6 +102,7 @@ isposinf = _predicate("isposinf", "Whether an element is +∞.", np.isposinf, Fa
 isneginf = _predicate("isneginf", "Whether an element is -∞.", np.isneginf, False)
 signbit = unary("signbit", "Whether the sign bit is set (also that of -0).", lambda x: np.signbit(x) if x.dtype.kind == "f" else x < 0,
                 result=boolean)
+isposinf.exact = isneginf.exact = signbit.exact = True
 
 
 def is_nonzero(input):
@@ -168,6 +169,7 @@ bitwise_xor = _bits("bitwise_xor", "input ^ other, bit by bit; on bools the excl
 bitwise_left_shift = _bits("bitwise_left_shift", "input · 2^other.", np.left_shift, second=SHIFTS, result=whole_numbers)
 bitwise_right_shift = _bits("bitwise_right_shift", "input / 2^other rounded down.", np.right_shift, second=SHIFTS, result=whole_numbers)
 bitwise_not = unary("bitwise_not", "~input, bit by bit; on bools the logical not.", np.invert, result=integers)
+bitwise_not.exact = True
 _whole_workloads(bitwise_not, 1)
 
 
@@ -296,7 +298,6 @@ def clamp(input, min=None, max=None, *, out=None):
             bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
             return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
         made = _bounded(_bounded(input, min, ge), max, le)
-        check(out is not input or made.shape == input.shape, "clamp", f"bounds that broadcast to {tuple(input.shape)}", made.shape)
         check(out is None or out is input or not (state.grad and made.requires_grad), "clamp", "out= where nothing requires grad",
               "an argument that does", use="no_grad() or no out=")
         return copy.deliver(made, out)
@@ -329,14 +330,15 @@ made_finite = ternary("made_finite", "input with numbers for NaN, ∞ and -∞."
                           (make(3, 4), 0.0, 2.0, -3.0), (make(0, 2), 0.0, 2.0, -3.0),
                           (create.tensor([1.0, math.nan, math.inf, -math.inf], device=make(1).device), 0.0, 2.0, -3.0)],
                       grads={"input": lambda g, input: slopes.keep_finite(g, input)})
+made_finite.exact = True
 
 
 def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
     """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
     if input.dtype.is_complex:
-        return copy.deliver(view_as_complex(nan_to_num(view_as_real(input), nan, posinf, neginf)), out)
+        return copy.deliver(view_as_complex(nan_to_num(view_as_real(input), nan, posinf, neginf)), out, exact=True)
     if not input.dtype.is_floating_point:
-        return copy.deliver(input.clone(), out)
+        return copy.deliver(input.clone(), out, exact=True)
     limits = types.finfo_of(input.dtype)
     values = (float(nan or 0.0), limits.max if posinf is None else float(posinf), limits.min if neginf is None else float(neginf))
     return made_finite(input, *values) if out is None else made_finite.into(out, input, *values)

@@ -180,7 +180,7 @@ def conj_physical(input, *, out=None):
     """
     if out is not None and input.dtype.is_complex:
         return conjugate.into(out, input)
-    return copy.deliver(conj(input), out)
+    return copy.deliver(conj(input), out, exact=True)
 
 
 def adjoint(input):

@@ -1,4 +1,5 @@
 """`out=` of functions that PyTorch casts no result of: destinations have the dtype, and are checked before anything is written."""
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.copy import deliver
 from tritorch.tensor import Tensor
@@ -31,3 +32,18 @@ def call(door, args, out, kind=None):
             check_destinations(kind.__name__, out, [p[1] for p in promise])
     made = door(*args) if out is None else door.into(out, *args)
     return made if kind is None else kind(*made)
+
+
+def made_in_dtype(door):
+    """An operator with `dtype`, which is that of the destination where there is one: x is cast to it before it is added up."""
+    into, place = door.into, door.names.index("dtype")
+
+    def typed(out, *args, **kw):
+        dtype = args[place] if len(args) > place else kw.pop("dtype", None)
+        if isinstance(out, Tensor):
+            check(dtype is None or types.as_dtype(dtype) is out.dtype, door.__name__, f"a destination of {dtype}", out.dtype)
+            dtype = out.dtype
+        return into(out, *args[:place], **kw, dtype=dtype)
+
+    door.into = typed
+    return door

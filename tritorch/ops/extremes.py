@@ -203,7 +203,7 @@ def amin_amax(input, dim=(), keepdim=False):
     [1, 3]
     """
     dims = dims_of(dim, input.ndim, "aminmax")
-    check_not_empty("aminmax", input, dims, RuntimeError if dim == () else IndexError)
+    check_not_empty("aminmax", input, dims, IndexError if isinstance(dim, int) else RuntimeError)
     promise = kept(input.shape, dims, keepdim), input.dtype, input.device
     return [promise, promise]
 

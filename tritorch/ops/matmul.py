@@ -1,6 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
+from tritorch.dtype import types
 from tritorch.errors import answered, check, explained, refuse_misuse, sentence, tensors
 from tritorch.ops import products as cards
 from tritorch.ops.complex import conj
@@ -56,8 +57,8 @@ def matmul(input, other, *, out=None):
     check(fits, "matmul", "input.shape[-1] == other.shape[-2]" if b > 1 else "input.shape[-1] == other.shape[0]", input.shape, other.shape)
     if b == 1:
         column = matmul(input.unsqueeze(0) if a == 1 else input, other.unsqueeze(1))
-        return deliver(own(column.reshape(()) if a == 1 else column.squeeze(-1)), out)
-    return deliver(own(matmul(input.unsqueeze(0), other).squeeze(-2)), out)
+        return deliver(own(column.reshape(()) if a == 1 else column.squeeze(-1)), out, exact=True)
+    return deliver(own(matmul(input.unsqueeze(0), other).squeeze(-2)), out, exact=True)
 
 
 def mm(input, mat2, out_dtype=None, *, out=None):
@@ -227,7 +228,7 @@ def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
     _ranks("addmv", ((mat, 2), (vec, 1)))
     check(mat.shape[1] == vec.shape[0], "addmv", "mat.shape[1] == vec.shape[0]", mat.shape, vec.shape)
     broadcast_shapes("addmv", input.shape, mat.shape[:1])
-    return deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out)
+    return deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out, exact=True)
 
 
 def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
@@ -237,6 +238,8 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     check_number("addr", product.dtype, alpha, beta)
     whole = product.dtype.has_gradients or input.dtype.has_gradients
     check(whole or isinstance(beta, int) and isinstance(alpha, int), "addr", "a whole beta and alpha for integers", beta, alpha)
+    if product.dtype is input.dtype is types.bool:                       # bools stay bools: and, or
+        beta, alpha = bool(beta), bool(alpha)
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)

@@ -1,6 +1,7 @@
 """The exponential of matrices."""
 import math
 
+from tritorch.dtype import types
 from tritorch.errors import explained
 from tritorch.ops import compare, create
 from tritorch.ops.extremes import amax
@@ -13,7 +14,7 @@ RADIUS = {4: 2.0, 8: 0.78}                                               # where
 
 @explained
 def matrix_exp(input):
-    """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device
+    """Σₖ Aᵏ / k! of square matrices (…, n, n), half types in float32: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device
     once, to know s. (N. Higham, "The scaling and squaring method for the matrix exponential revisited", 2005; M. Paterson and
     L. Stockmeyer, "On the number of nonscalar multiplications necessary to evaluate polynomials", 1973.)
 
@@ -22,6 +23,8 @@ def matrix_exp(input):
     tensor([[1., 0.],
             [0., 1.]])
     """
+    if input.dtype in (types.float16, types.bfloat16):
+        return matrix_exp(input.float()).to(input.dtype)
     check_matrices("linalg.matrix_exp", True, A=input)
     if not input.numel():
         return input.clone()

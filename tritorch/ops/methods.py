@@ -103,7 +103,7 @@ BOTH = {
     sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc histogram",
     random: "bernoulli multinomial",
     complex: "adjoint conj conj_physical resolve_conj resolve_neg",
-    linear_algebra: """cholesky cholesky_solve cholesky_inverse triangular_solve inverse det logdet slogdet lu_solve geqrf orgqr ormqr qr
+    linear_algebra: """cholesky cholesky_solve cholesky_inverse triangular_solve inverse det logdet slogdet lu lu_solve geqrf orgqr ormqr qr
             svd pinverse matrix_exp""",
     bessel: "i0",
     gamma_functions: "igamma igammac mvlgamma",
@@ -209,6 +209,9 @@ def in_place(f):
         def method(self, *args, **kw):
             if f.__name__ in SEVERAL and state.grad and any(isinstance(v, Tensor) and v.requires_grad for v in (self, *args, *kw.values())):
                 return f(self.clone(), *args, out=self, **kw)
+            if 0 in self.shape:                                          # a destination without elements would take another shape
+                made = f(self, *args, **kw)
+                check(made.shape == self.shape, method.__name__, f"a result of shape {tuple(self.shape)}", tuple(made.shape))
             return f(self, *args, out=self, **kw)
     method.__name__ = method.__qualname__ = f.__name__ + "_"
     method.__doc__ = f"`{f.__name__}` written into the tensor itself."
@@ -323,7 +326,7 @@ def attach():
     Tensor.retains_grad = property(engine.retains_grad)
     surface["spmm"] = surface["mm"]                                      # which takes sparse matrices as well
     surface.update(empty_strided=create.strided_empty, put=put.put_elements)
-    surface.update(detach=Tensor.detach, detach_=Tensor.detach_)
+    surface.update({name: getattr(Tensor, name) for name in ("detach", "detach_")})
 
 
 def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):

@@ -149,7 +149,7 @@ def nonzero(input, *, as_tuple=False, out=None):
         return tuple(columns)
     if not columns:
         return copy.deliver(create.empty(count, 0, dtype=types.int64, device=input.device), out, exact=True)
-    return copy.deliver(stack(columns, 1), out, exact=True)
+    return copy.deliver(own(stack(columns).t()), out, exact=True)              # columns lie together, as PyTorch's
 
 
 argwhere = nonzero
@@ -170,14 +170,14 @@ def masked_select(input, mask, *, out=None):
     places = nonzero_places(view.expand_to(mask, shape),
                             int(view.expand_to(mask, shape).count_nonzero().item()) if shape else int(mask.item()))
     made = index_select(view.reshape(view.expand_to(input, shape), -1), 0, places)
-    return copy.deliver(made, out)
+    return copy.deliver(made, out, exact=True)
 
 
 def take(input, index, *, out=None):
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
     check_long("take", index)
     made = view.reshape(pick(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
-    return copy.deliver(own(made), out)
+    return copy.deliver(own(made), out, exact=True)
 
 
 def take_along_dim(input, indices, dim=None, *, out=None):
@@ -185,14 +185,14 @@ def take_along_dim(input, indices, dim=None, *, out=None):
     check_long("take_along_dim", indices)
     if dim is None:
         made = gather(view.reshape(input, -1), 0, view.reshape(indices, -1))
-        return copy.deliver(made, out)
+        return copy.deliver(made, out, exact=True)
     check(len(indices.shape) == len(input.shape), "take_along_dim", f"indices of {len(input.shape)} dims", indices.shape)
     d = own_dim(dim, input.shape, "take_along_dim")
     shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
     indices = pointwise.remainder(indices, max(input.shape[d], 1))   # as PyTorch, which takes -1, and n, too
     made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d,
                   view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
-    return copy.deliver(made, out)
+    return copy.deliver(made, out, exact=True)
 
 
 @explained

@@ -168,9 +168,10 @@ def div(input, other, *, rounding_mode=None, out=None):
 
 # ------------------------------------------------------------------ powers
 def float_power(input, exponent, *, out=None):
-    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
+    """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""
     kind = types.complex128 if promote(input, exponent).is_complex else types.float64
     base, power = [x.to(kind) if isinstance(x, Tensor) else x if isinstance(x, builtins.complex) else float(x) for x in (input, exponent)]
+    check(out is None or out.dtype is kind, "float_power", f"a destination of {kind}", out)
     return pow(base, power) if out is None else pow.into(out, base, power)
 
 
@@ -213,6 +214,9 @@ trunc = unary("trunc", "Rounded towards zero.", np.trunc, result=numbers, grad=z
 round_even = unary("round_even", "Rounded to the nearest whole number, halves to even.", lambda x: np.rint(x) if x.dtype.kind == "f" else x,
                    result=numbers, grad=zeros)
 
+for _same in (neg, sign, sgn, ceil, floor, trunc, round_even):
+    _same.exact = True
+
 
 def round(input, *, decimals=0, out=None):
     """Rounded to `decimals` places, halves to even.
@@ -223,7 +227,7 @@ def round(input, *, decimals=0, out=None):
     if decimals:
         scale = 10.0 ** builtins.abs(decimals)                           # a whole number, where 10^-3 is not exact
         made = round_even(input * scale) / scale if decimals > 0 else round_even(input / scale) * scale
-        return copy.deliver(made, out)
+        return copy.deliver(made, out, exact=True)
     return round_even(input) if out is None else round_even.into(out, input)
 
 
@@ -344,11 +348,12 @@ subtract, multiply, divide, true_divide, negative, absolute, fix = sub, mul, div
 
 def ldexp(input, other, *, out=None):
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
-    tensors("ldexp", input=input)
+    tensors("ldexp", input=input, other=other)
     kind = promote_float(input, other)
     if kind.is_complex:
-        return copy.deliver(mul(input, pow(2.0, other) if isinstance(other, Tensor) else 2.0 ** other), out)
-    other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
-    half = trunc(other / 2) if isinstance(other, Tensor) else other // 2
+        return copy.deliver(mul(input, pow(2.0, other)), out)
+    # 2^5000 is infinite in every dtype, and half of it, too; half of an infinite exponent would leave ∞ - ∞
+    other = compare.clamp(other.to(kind.compute), -5000, 5000)
+    half = trunc(other / 2)
     made = mul(mul(input, pow(2.0, half)), pow(2.0, other - half))
     return copy.deliver(made.to(kind), out)

@@ -68,12 +68,12 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=N
     >>> import tritorch as torch; torch.arange(5.0).quantile(0.25)
     tensor(1.)
     """
-    return copy.deliver(_quantile("quantile", input, q, dim, keepdim, interpolation), out)
+    return copy.deliver(_quantile("quantile", input, q, dim, keepdim, interpolation), out, exact=True)
 
 
 def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
     """As `quantile`, of the elements that are not NaN."""
-    return copy.deliver(_quantile("nanquantile", input, q, dim, keepdim, interpolation), out)
+    return copy.deliver(_quantile("nanquantile", input, q, dim, keepdim, interpolation), out, exact=True)
 
 
 def _quantile(name, input, q, dim, keepdim, interpolation):

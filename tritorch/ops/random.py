@@ -210,8 +210,8 @@ def bernoulli(input, p=None, *, generator=None, out=None):
     """
     if p is not None:
         return bernoulli_(empty_like(input.detach()) if out is None else out, p, generator=generator)
-    values = input, *place(input.device, generator, input.numel())
-    return random_bernoulli(*values) if out is None else random_bernoulli.into(out, *values)
+    made = random_bernoulli(input, *place(input.device, generator, input.numel()))
+    return made if out is None else deliver(made.to(out.dtype), out)     # of any dtype: 0 and 1 are in all
 
 
 def poisson(input, generator=None):

@@ -13,6 +13,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy
 from tritorch.ops.arrays import cast, single
+from tritorch.ops.destinations import made_in_dtype
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
 from tritorch.ops.shaping import cat
@@ -137,7 +138,7 @@ def summing(name, doc, monoid, on_array):
         return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), kind, input.device
 
     rule.__name__, rule.__doc__ = name, doc
-    f = op(rule)
+    f = made_in_dtype(op(rule))
 
     @f.impl("cpu")
     def cpu(out, x, dim, keepdim, dtype):

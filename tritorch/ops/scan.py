@@ -9,7 +9,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create
 from tritorch.ops.arrays import cast, single
-from tritorch.ops.destinations import call
+from tritorch.ops.destinations import call, made_in_dtype
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.monoids import PAIRED, both_parts, operands
 from tritorch.ops.reduce import accumulator, loadable, whole
@@ -134,7 +134,7 @@ def running(name, doc, combine, ufunc, reverse=False):
         return input.shape, whole(input.dtype) if dtype is None else types.as_dtype(dtype), input.device
 
     rule.__name__, rule.__doc__ = name, doc
-    f = op(rule)
+    f = made_in_dtype(op(rule))
 
     @f.impl("cpu")
     def cpu(out, x, dim, dtype):

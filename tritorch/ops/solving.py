@@ -10,8 +10,9 @@ from tritorch.errors import check, tensors
 from tritorch.ops import compare, copy, create
 from tritorch.ops.composite import composite
 from tritorch.ops.copy import broadcast_view
+from tritorch.ops.destinations import deliver_all
 from tritorch.ops.indexing import gather
-from tritorch.ops.lu import in_order, lu_factors_cpu, lu_factors_cuda, put_back, row_order
+from tritorch.ops.lu import in_order, lu_factors, lu_factors_cpu, lu_factors_cuda, put_back, row_order
 from tritorch.ops.matrices import (
     check_matrices,
     column_major,
@@ -20,6 +21,7 @@ from tritorch.ops.matrices import (
     precise,
     refuse,
     regular,
+    result,
     scratch,
     spread,
     three,
@@ -32,6 +34,7 @@ from tritorch.shape import broadcast_shapes, next_power_of_2
 from tritorch.tensor import own
 
 K = kernels("lu")
+lu_result, lu_with_info = result("lu", "LU pivots"), result("lu", "LU pivots info")
 SINGULAR = "matrices that can be inverted", "one whose U has a zero at place {} of its diagonal"
 
 
@@ -168,6 +171,21 @@ def lu_solved(LU, pivots, B, left, turns):
         B = expand_to(B, (*broadcast_shapes(name, LU.shape[:-2], B.shape[:-2]), *B.shape[-2:]))
         X = substitute(LU, substitute(LU, in_order(B, order), False, True), True, False)
     return X if left else adjoint(X)
+
+
+@composite
+def lu(A, pivot=True, get_infos=False, out=None):
+    """`linalg.lu_factor` under its older name; with `get_infos` `linalg.lu_factor_ex`.
+
+    >>> import tritorch as torch
+    >>> LU, pivots, info = torch.lu(torch.ones(2, 2), get_infos=True); info
+    tensor(2, dtype=tritorch.int32)
+    """
+    LU, pivots, _, info = lu_factors(A, pivot)
+    if get_infos:
+        return deliver_all(lu_with_info, (LU, pivots, info), out)
+    refuse("lu", info, *SINGULAR)
+    return deliver_all(lu_result, (LU, pivots), out)
 
 
 @composite

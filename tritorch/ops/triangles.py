@@ -6,6 +6,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, whole_numbers
 from tritorch.layout import only_strided
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import create, slicing, view
 from tritorch.ops.copy import deliver, transfer
 from tritorch.ops.shaping import atleast_2d, cat
@@ -99,7 +100,7 @@ def diag(input, diagonal=0, *, out=None):
     if len(input.shape) == 1:
         return deliver(diag_embed(input, diagonal), out, exact=True)
     found = slicing.diagonal(input, diagonal)
-    return found.clone() if out is None else deliver(found, out, exact=True)
+    return found.clone(memory_format=contiguous_format) if out is None else deliver(found, out, exact=True)
 
 
 def diagflat(input, offset=0):

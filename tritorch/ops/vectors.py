@@ -74,7 +74,7 @@ def cross(input, other, dim=None, *, out=None):
     d = wrap_dim(dim, len(shape), "cross")
     check(input.shape[d] == other.shape[d] == 3, "cross", f"size 3 in dim {d}", input.shape, other.shape)
     (a, b, c), (x, y, z) = [view.expand_to(t, shape).unbind(d) for t in (input, other)]
-    return copy.deliver(stack([b * z - c * y, c * x - a * z, a * y - b * x], d), out)
+    return copy.deliver(stack([b * z - c * y, c * x - a * z, a * y - b * x], d), out, exact=True)
 
 
 def cov(input, *, correction=1, fweights=None, aweights=None):
@@ -92,9 +92,9 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     for w in (fweights, aweights):
         if w is not None:
             check(w.shape == rows.shape[1:], "cov", f"{rows.shape[1]} weights", w.shape)
-            check(w is aweights or not w.dtype.is_floating_point, "cov", "fweights that are whole numbers", w.dtype)
+            check(w is aweights or not w.dtype.has_gradients, "cov", "fweights that are whole numbers", w.dtype)
+            check(w is fweights or w.dtype.is_floating_point, "cov", "aweights of a floating dtype", w.dtype)
             check(not (w < 0).any().item(), "cov", "weights that are not negative", w)
-            w = w.to(rows.dtype.to_real())
             weights = w if weights is None else weights * w
     if weights is None:
         total, centred = rows.shape[1], rows - rows.mean(1, True)

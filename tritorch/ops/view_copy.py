@@ -9,7 +9,7 @@ from tritorch.tensor import Tensor, own
 
 def _copied(seen, out=None):
     """A contiguous copy, or `out` holding the values."""
-    return copy.clone(seen, memory_format=contiguous_format) if out is None else copy.deliver(seen, out)
+    return copy.clone(seen, memory_format=contiguous_format) if out is None else copy.deliver(seen, out, exact=True)
 
 
 def _all_copied(name, pieces, out):
@@ -19,7 +19,7 @@ def _all_copied(name, pieces, out):
     fits = isinstance(out, (tuple, list)) and len(out) == len(pieces)
     check(fits, name, f"{len(pieces)} tensors as destinations", len(out) if isinstance(out, (tuple, list)) else out)
     for piece, target in zip(pieces, out):
-        copy.deliver(piece, target)
+        copy.deliver(piece, target, exact=True)
     return None
 
 
