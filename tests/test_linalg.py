@@ -110,7 +110,7 @@ ONE = """eigh eigvalsh svd svdvals qr cholesky cholesky_ex lu lu_factor lu_facto
 
 def test_how_results_show_themselves():
     shown = repr(torch.linalg.slogdet(torch.eye(2)))
-    assert shown == "torch.return_types.linalg_slogdet(\nsign=tensor(1.),\nlogabsdet=tensor(0.))"
+    assert shown == "tritorch.return_types.linalg_slogdet(\nsign=tensor(1.),\nlogabsdet=tensor(0.))"
 
 
 # ------------------------------------------------------------------ what is made of singular values

@@ -140,4 +140,4 @@ def test_named_results():
     for made in (x.max(1), x.sort(), x.topk(2), x.cummax(1), T.aminmax(x), T.frexp(x), T.linalg.qr(x), x.mode(1), T.histogram(x, 2)):
         again = round_trip(made)
         assert type(again) is type(made) is getattr(T.return_types, type(made).__name__) and repr(again) == repr(made)
-    assert repr(x.max(1)) == "torch.return_types.max(\nvalues=tensor([3.]),\nindices=tensor([0]))"
+    assert repr(x.max(1)) == "tritorch.return_types.max(\nvalues=tensor([3.]),\nindices=tensor([0]))"

@@ -12,4 +12,4 @@ def result(name, fields):
 
 def _shown(self):
     values = ",\n".join(f"{field}={value!r}" for field, value in zip(self._fields, self))
-    return f"torch.return_types.{type(self).__name__}(\n{values})"
+    return f"tritorch.return_types.{type(self).__name__}(\n{values})"

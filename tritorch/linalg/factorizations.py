@@ -107,7 +107,7 @@ def qr(A, mode="reduced", *, out=None):
 
     >>> import tritorch as torch
     >>> torch.linalg.qr(torch.tensor([[3.0], [4.0]]))
-    torch.return_types.linalg_qr(
+    tritorch.return_types.linalg_qr(
     Q=tensor([[-0.6000],
             [-0.8000]]),
     R=tensor([[-5.]]))

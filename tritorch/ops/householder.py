@@ -325,7 +325,7 @@ def geqrf(input, *, out=None):
 
     >>> import tritorch as torch
     >>> torch.geqrf(torch.tensor([[3.0], [4.0]]))
-    torch.return_types.geqrf(
+    tritorch.return_types.geqrf(
     a=tensor([[-5.0000],
             [ 0.5000]]),
     tau=tensor([1.6000]))

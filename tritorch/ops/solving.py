@@ -21,7 +21,6 @@ from tritorch.ops.matrices import (
     precise,
     refuse,
     regular,
-    result,
     scratch,
     spread,
     three,
@@ -30,11 +29,12 @@ from tritorch.ops.triangles import diag_embed
 from tritorch.ops.triangular import solve_in_place, substitute
 from tritorch.ops.view import expand_to
 from tritorch.pairs import HOST, adjoint
+from tritorch.return_types import result
 from tritorch.shape import broadcast_shapes, next_power_of_2
 from tritorch.tensor import own
 
 K = kernels("lu")
-lu_result, lu_with_info = result("lu", "LU pivots"), result("lu", "LU pivots info")
+lu_with_info = result("_lu_with_info", "LU pivots info")
 SINGULAR = "matrices that can be inverted", "one whose U has a zero at place {} of its diagonal"
 
 
@@ -185,7 +185,7 @@ def lu(A, pivot=True, get_infos=False, out=None):
     if get_infos:
         return deliver_all(lu_with_info, (LU, pivots, info), out)
     refuse("lu", info, *SINGULAR)
-    return deliver_all(lu_result, (LU, pivots), out)
+    return (LU, pivots) if out is None else deliver_all(lu_with_info, (LU, pivots, info), (*out, info))[:2]
 
 
 @composite

@@ -134,7 +134,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
     """The k greatest (or smallest) elements along `dim`, in order, and where they are.
 
     >>> import tritorch as torch; torch.tensor([3, 1, 2]).topk(2)
-    torch.return_types.topk(
+    tritorch.return_types.topk(
     values=tensor([3, 2]),
     indices=tensor([0, 2]))
     """
