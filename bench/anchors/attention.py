@@ -107,7 +107,7 @@ def cases(size):
                 ("fwd", of(call), [half(*shape), half(*key), half(*key), mask], 1),
                 ("bwd", backward(call, [0, 1, 2, *[3] * grad]),
                  [half(*shape), *[half(*x, grad=True) for x in (shape, key, key)], mask], 2.5)):
-            yield Case(f"masked: {name} {way}", build, inputs, factor * moved, factor * operations, full=asked, tolerance=3e-2,
+            yield Case(f"beyond: {name} {way}", build, inputs, factor * moved, factor * operations, full=asked, tolerance=3e-2,
                        compare=None if "dropout_p" in keywords else slice(None))
 
 
