@@ -7,6 +7,8 @@ from math import prod
 from threading import get_ident
 from typing import NamedTuple
 
+import numpy as np
+
 from tritorch.cuda import driver
 from tritorch.cuda.dry import DryDriver
 from tritorch.cuda.launch import TensorDescriptor, sm_count
@@ -18,7 +20,7 @@ from tritorch.tensor import Tensor
 
 class Launch(NamedTuple):
     """One launch: the operator that made it, the kernel, the bytes it moves, the operations of its products, their rate's name, and the
-    share of the multiprocessors that have a tile, over all waves of them."""
+    share of the multiprocessors that have a tile, over all waves of them. `listed`: what there is to do was read from lists."""
 
     operator: str
     kernel: str
@@ -27,6 +29,7 @@ class Launch(NamedTuple):
     flops: int
     rate: str
     busy: float = 1.0
+    listed: bool = False
 
     def seconds(self, rates):
         """The time that it takes at least."""
@@ -70,9 +73,15 @@ class Account(Interpreter):
         sizes = {place: n for place, n in given.items() if place not in tensors}
         nbytes = sum(map(footprint, tensors.values()))
         flops, rate = operations(name, tensors, sizes, settled)
+        share, steps = busy(name, grid, sizes, settled), self.steps(tensors, {**settled, **sizes})
+        if steps is not None:
+            flops, share = int(steps.sum()) * in_step(tensors, settled), float(steps.mean() / steps.max())
         largest = sorted(tensors.values(), key=footprint, reverse=True)[:2]
         shown = ", ".join(f"{x.dtype.name.replace('float', 'f')}{list(x.shape)}" for x in largest)
-        self.launches.append(Launch(self.operator, name, shown, nbytes, flops, rate, busy(name, grid, sizes, settled)))
+        self.launches.append(Launch(self.operator, name, shown, nbytes, flops, rate, share, steps is not None))
+
+    def steps(self, tensors, numbers):
+        """How many blocks each program of an attention kernel meets that goes by lists; None where there is none to be read."""
 
     def load(self, kernel, signature, constexprs, *rest):
         """What the driver is asked for. A name for each value of a launch, those in tuples with their place."""
@@ -82,7 +91,9 @@ class Account(Interpreter):
                 places += [(name, k) for k, part in enumerate(kind) if part != "constexpr"]
             elif kind != "constexpr":
                 places.append(name)
-        settled = {name: constexprs.get((k,)) for k, name in enumerate(signature)}
+        names = list(signature)
+        settled = {name: constexprs.get((k,)) for k, name in enumerate(names)}
+        settled |= {(names[path[0]], path[1]): value for path, value in constexprs.items() if len(path) == 2}
         module, name = kernel.__module__.rpartition(".")[2], kernel.__name__
 
         def launch(*args):
@@ -116,6 +127,15 @@ class Beside(Account):
         if self.then:
             self.then(self.launches[-1])
 
+    def steps(self, tensors, numbers):
+        if "lists_ptr" not in tensors or "PROGRAMS" not in numbers:      # the kernel that makes lists has no programs that stay
+            return None
+        lists = tensors["lists_ptr"]
+        held = np.empty(lists.shape, np.int32)
+        driver.current().copy(held.ctypes.data, lists.data_ptr(), held.nbytes, "d2h", 0)
+        driver.current().synchronize(0)
+        return dealt_out(held[..., 1], numbers, "gk_desc" in tensors) if held.any() else None
+
 
 def footprint(x):
     """Bytes of a tensor's elements that have memory of their own."""
@@ -135,6 +155,26 @@ def operations(name, tensors, sizes, settled):
         scores = prod(queries) * keys[-2] // (2 if settled.get("RIGHT") else 1)
         return 2 * products * scores, "attention backward" if backward else "attention forward"
     return 0, "bytes"
+
+
+def in_step(tensors, settled):
+    """Operations of the products of a block of rows and one of keys, in an attention kernel that goes by lists."""
+    gradients = {"gq_desc", "gk_desc"} & tensors.keys()
+    products = 2 if not gradients else 3 if "gq_desc" in gradients else 4
+    return 2 * products * 2 * settled["ROWS"] * settled.get("BLOCK_N", settled.get("BLOCK_M")) * settled["BLOCK_D"]
+
+
+def dealt_out(steps, numbers, of_keys):
+    """The blocks that each program meets, of so many `steps` of each block that has a list (matrices, blocks): programs take pairs of
+    these in turn, as pairs_of and item_of in triton_kernels/attention_gluon.py deal them out."""
+    batches, heads, group, programs = [numbers[name] for name in ("BATCH", "H", "GROUP", "PROGRAMS")]
+    together = group if of_keys else 1                           # heads that share keys are one matrix, and all of them are met
+    head, batch = np.arange(0, heads, together), np.arange(batches)[:, None]
+    steps = together * steps[batch * numbers["stride_lists", 0] + head * numbers["stride_lists", 1]].reshape(-1, steps.shape[1])
+    pairs = cdiv(steps.shape[1], 2)
+    steps[:, :steps.shape[1] - pairs] += steps[:, :pairs - 1:-1]
+    item = np.arange(len(steps) * pairs)
+    return np.bincount((item % programs - item // programs) % programs, steps[:, :pairs].ravel(), programs)
 
 
 def busy(name, grid, sizes, settled):

@@ -31,8 +31,8 @@ STEPS = 40_000                                                  # instructions o
 _SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "matmul_groups_gluon_kernel": 6,
            "attention_backward_q_gluon_kernel": 3 / 5, "attention_backward_kv_gluon_kernel": 4 / 5,
            "attention_backward_wide_q_gluon_kernel": 3 / 5, "attention_backward_wide_kv_gluon_kernel": 4 / 5,
-           "attention_dense_backward_q_gluon_kernel": 3 / 5, "attention_dense_backward_kv_gluon_kernel": 4 / 5,
            "attention_backward_q_kernel": 3 / 5}                 # of a case's operations, 1 elsewhere
+_LISTS = ("attention_blocks_kernel",)                            # what these write decides what later launches do: all of them runs
 
 
 class TooLong(RuntimeError):
@@ -139,7 +139,7 @@ def _turn(warps, turn, common, near):
 
 
 def inputs(case, fake):
-    """Tensors without a launch: numbers are zeros, places are drawn on the host."""
+    """Tensors without a launch: numbers are zeros, places and masks are made on the host."""
     import tritorch
 
     with trace.skipping(fake):
@@ -152,17 +152,21 @@ def inputs(case, fake):
 
 def launches(fake, thunk, operations=0, account=None):
     """[Prediction] of what a call of so many `operations` on matrix units launches; as much of each is traced as tells its speed. An
-    `account` (launches.Beside) tells how many multiprocessors have a tile in the last wave, which a part of a trace does not."""
+    `account` (launches.Beside) tells what a part of a trace does not: how many multiprocessors have a tile in the last wave, and how many
+    blocks are on the lists that a launch goes by."""
     near = {"limit": STEPS} if operations else {"near": trace.NEAR}
-    with trace.tracing(fake, **near) as found, watching(account) if account else contextlib.nullcontext():
+    with trace.tracing(fake, whole=_LISTS, **near) as found, watching(account) if account else contextlib.nullcontext():
         first = len(account.launches) if account else 0
         thunk()
     predictions = []
     for i, traced in enumerate(found):
         if differs := sass.waits(traced.kernel.program, traced.kernel.cubin):
             print(f"    ptxas waits otherwise in {traced.kernel.program.name}: {differs}", flush=True)
-        some = operations * _SHARES.get(traced.kernel.program.name, 1)
-        predictions.append(predict(traced, resident(fake, traced), some, account.launches[first + i].busy if account else 1.0))
+        some, busy = operations * _SHARES.get(traced.kernel.program.name, 1), 1.0
+        if account:
+            launch = account.launches[first + i]
+            some, busy = launch.flops if launch.listed else some, launch.busy
+        predictions.append(predict(traced, resident(fake, traced), some, busy))
     return predictions
 
 
@@ -177,14 +181,14 @@ def together(predictions):
     return sum(p.us for p in predictions) + GAP * (len(predictions) - 1)
 
 
-def candidates_first(fake, operations):
+def candidates_first(fake, operations, account=None):
     """For `tuner.measuring`: prints what every candidate is predicted to take; the first one is what runs."""
     def measure(family, key, candidates, run, known):
         if len(candidates) > 1:
             times = []
             for candidate in candidates:
                 with contextlib.suppress(Exception):             # one that does not fit the machine is no candidate
-                    times.append((together(launches(fake, lambda: run(candidate), operations)), candidate))
+                    times.append((together(launches(fake, lambda: run(candidate), operations, account)), candidate))
             print(f"  {family} {key}: " + ", ".join(f"{us:.1f} {tuner.plain(c)}" for us, c in times), flush=True)
         return candidates[0]
 
@@ -201,7 +205,7 @@ def predicted(fake, family, case, candidates=False, account=None):
     with anchors.precision(tritorch, case.precision):
         with trace.skipping(fake):
             thunk = case.build(tritorch, *inputs(case, fake))
-            with tuner.measuring(candidates_first(fake, operations)) if candidates else contextlib.nullcontext():
+            with tuner.measuring(candidates_first(fake, operations, account)) if candidates else contextlib.nullcontext():
                 thunk()                                          # what comes once, such as an optimizer's state, is no part of it
         try:
             return launches(fake, thunk, operations, account)

@@ -41,6 +41,8 @@ class Sides:
 
 
 def random(torch, shape, wanted, device):
+    if wanted.values is not None:
+        return torch.from_numpy(wanted.values(tuple(shape))).to(getattr(torch, wanted.dtype)).to(device)
     if wanted.high is not None:
         return torch.randint(0, wanted.high, tuple(shape), device=device)
     return torch.randn(*shape, device=device, dtype=getattr(torch, wanted.dtype)) if shape else torch.ones(

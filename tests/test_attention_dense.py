@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 from arrays import draw
 from gluon_threads import Pointer, run, tensor
-from test_attention_gluon import FORWARD, reference, tiles
+from test_attention_gluon import BACKWARD, FORWARD, reference, tiles
 
-from tritorch.ops import attention_cpu, attention_dense
+from tritorch.ops import attention_cpu, attention_lists
 from tritorch.tensor import from_array
 
 LOWEST = float(np.finfo(np.float32).min)
-ROWS = [*FORWARD, "attention_backward_gluon", "attention_dense_gluon", "attention_dense_backward_gluon"]
-KEYS = [*FORWARD, "attention_backward_gluon", "attention_dense_gluon", "attention_dense_backward_kv_gluon"]
 
 
 def causal(B, L, S):
@@ -84,10 +82,10 @@ def test_lists(kind, turned, block, cuda, monkeypatch):
     monkeypatch.setattr("tritorch.cuda.driver.hardware_tiles", True)
     mask = mask_of(kind, 2, 300, 333)
     held = from_array(np.ascontiguousarray(mask.swapaxes(2, 3))).to(cuda).mT
-    p = SimpleNamespace(batches=2, numbers=(4, 2, 300, 333), stride_mask=(held.stride(0), 0, *held.stride()[2:]),
+    p = SimpleNamespace(dense=True, batches=2, numbers=(4, 2, 300, 333), stride_mask=(held.stride(0), 0, *held.stride()[2:]),
                         constants={"MASK": 1 if kind == "bool" else 2, "WIDE": False})
-    lists, words, steps = attention_dense.listed(p, held, block, from_array(lse_of(mask, 4)).to(cuda) if turned else None)
-    want_lists, want_words = listed(mask, attention_dense.TILE, block, turned)
+    lists, words, steps = attention_lists.listed(p, held, block, from_array(lse_of(mask, 4)).to(cuda) if turned else None)
+    want_lists, want_words = listed(mask, attention_lists.TILE, block, turned)
     assert steps == (1, 0)
     for found, want, bits, want_bits in zip(lists.cpu().array.reshape(-1, lists.shape[2]), want_lists.reshape(-1, lists.shape[2]),
                                             words.cpu().array.reshape(-1, *words.shape[2:]), want_words.reshape(-1, *words.shape[2:])):
@@ -96,7 +94,7 @@ def test_lists(kind, turned, block, cuda, monkeypatch):
         assert found[:3].tolist() == want[:3].tolist()
         assert (found[4:4 + part] == want[4:4 + part]).all() and (found[len(found) - whole:] == want[len(want) - whole:]).all()
         if not changed:
-            there = min(attention_dense.TILE, 300)
+            there = min(attention_lists.TILE, 300)
             assert (bits[:max(part, 1), :there] == want_bits[:max(part, 1), :there]).all()
 
 
@@ -117,19 +115,19 @@ def test_schedules(kind, p, programs, stages):
     want[1][np.broadcast_to(lonely[..., 0], want[1].shape)] = -np.inf
     want[3:] = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[3:]]
     stride, step = (H * L, L, 1), (L * S, 0, S, 1)
-    numbers = (B, H, H // G, L, S, 0.3 * np.log2(np.e), tensor(attention_cpu.threshold(p)), attention_cpu.keep_scale(p), tensor(seed),
-               tensor(offset))
-    known = {"MASK": 1 if kind == "bool" else 2, "DROPOUT": p > 0, "WIDE": False, "PROGRAMS": programs, "ROWS": 64, "BLOCK_D": D,
-             "STAGES": stages}
+    sizes, numbers = (B, H, H // G, L, S), (0.3 * np.log2(np.e), tensor(attention_cpu.threshold(p)), attention_cpu.keep_scale(p),
+                                            tensor(seed), tensor(offset))
+    known = {"RIGHT": False, "DROPOUT": p > 0, "WIDE": False, "PROGRAMS": programs, "ROWS": 64,
+             "BLOCK_D": D, "REST": 0, "STAGES": stages}
     out, gq, gk, gv = [np.full_like(x, np.nan) for x in (q, q, k, v)]
     lse, delta = np.full((2, B, H, L), np.nan)
     before = [Pointer(x) for x in (mask, *listed(mask, 128, 64))]
-    run("attention_dense_gluon_kernel", ROWS[:-1], *tiles(64, out), Pointer(lse), *before, None, *tiles(64, q, k, v), stride, step, (1, 0),
-        *numbers, GROUPS=2, BLOCK_N=64, **known)
-    run("attention_dense_backward_q_gluon_kernel", ROWS, *tiles(64, gq), Pointer(delta), *before, None, *tiles(64, g, q, k, v, out),
-        Pointer(lse), stride, stride, step, (1, 0), *numbers, BLOCK_N=64, **known)
+    run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), *before, None, None, *tiles(64, q, k, v), stride, step, (1, 0),
+        None, *sizes, 0, 0, *numbers, GROUPS=2, BLOCK_N=64, LEFT=False, MASK=1 if kind == "bool" else 2, **known)
+    run("attention_backward_q_gluon_kernel", BACKWARD, *tiles(64, gq), Pointer(delta), *before, None, *tiles(64, g, q, k, v, out),
+        Pointer(lse), stride, stride, step, (1, 0), *sizes, 0, *numbers, BLOCK_N=64, **known)
     before = [Pointer(x) for x in (mask, *listed(mask, 128, 64, True))]
-    run("attention_dense_backward_kv_gluon_kernel", KEYS, *tiles(64, gk, gv), *before, None, *tiles(64, g, q, k, v), Pointer(lse),
-        Pointer(delta), stride, stride, step, (1, 0), *numbers, BLOCK_M=64, **known)
+    run("attention_backward_kv_gluon_kernel", BACKWARD, *tiles(64, gk, gv), *before, None, *tiles(64, g, q, k, v), Pointer(lse),
+        Pointer(delta), stride, stride, step, (1, 0), *sizes, 0, *numbers, BLOCK_M=64, **known)
     for mine, other in zip((out, lse, gq, gk, gv), want):
         np.testing.assert_allclose(mine, other, atol=1e-9 if kind in ("bool", "hidden") else 1e-6)

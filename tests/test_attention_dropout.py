@@ -123,8 +123,8 @@ def cases():
     for name, way in itertools.product(("padding and dropout", "lowest and dropout"), gluon("forward", 256)):
         yield pytest.param(name, 256, {"attention_forward": way}, marks=pytest.mark.gpu, id=f"{name}-256-forward")
     apart = {f"attention_backward_{which}": gluon(f"backward_{which}", 256)[0] for which in ("q", "kv")}
-    for size, name in itertools.product((32, 64, 128, 256), [name for name in BESIDE if "rows" in name]):
-        found = {which: [{"kernel": "dense_gluon", **way, "num_warps": 4} for way in table.get(size, ())]
+    for size, name in [*itertools.product((32, 64, 128, 256), [name for name in BESIDE if "rows" in name]), (80, "of rows")]:
+        found = {which: [{"kernel": "gluon", **way, "num_warps": 4} for way in table.get(128 if size == 80 else size, ())]
                  for which, table in attention_cuda.DENSE.items()}
         settings = [{"attention_forward": way} for way in found["forward"]]
         settings += [{"attention_backward": {"kernel": "apart"}, "attention_backward_q": q, "attention_backward_kv": kv}

@@ -7,7 +7,8 @@ from gluon_threads import Descriptor, Pointer, code_of, language, run, tensor
 
 from tritorch.ops import attention_cpu
 
-FORWARD = ["attention_columns_gluon", "attention_dropout_gluon", "attention_mask_gluon", "attention_gluon"]
+FORWARD = [f"attention_{name}gluon" for name in ("places_", "columns_", "dropout_", "mask_", "lists_", "")]
+BACKWARD = [*FORWARD, "attention_backward_gluon", "attention_backward_kv_gluon"]
 TOGETHER = [*FORWARD, "attention_backward_gluon", "attention_turns_gluon", "attention_together_gluon"]
 WIDE = [*FORWARD, "attention_backward_gluon", "attention_backward_wide_gluon", "attention_backward_wide_kv_gluon"]
 SHAPES = [(1, 2, 2, 40, 40), (2, 2, 1, 70, 33), (1, 4, 2, 33, 90), (1, 1, 1, 130, 130), (1, 1, 1, 5, 5), (1, 2, 1, 64, 100)]
@@ -55,20 +56,20 @@ def test_schedules(rows, block, stages, groups, programs, rest, shape, left, rig
     stride, tiles = (H * L, L, 1), functools.partial(tiles_of, 8)
     sizes, scale = (B, H, H // G, L, S), 0.3 * np.log2(np.e)
     options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": 8, "STAGES": stages,
-               "REST": rest}
+               "REST": rest, "DROPOUT": False, "WIDE": False}
 
-    run("attention_gluon_kernel", FORWARD, *tiles(rows, out), Pointer(lse), None, slopes if slopes is None else Pointer(slopes), None,
-        *tiles(rows, q), *tiles(block, k, v), stride, None, (0, 1), *sizes, left or 0, right or 0, scale, *[None] * 4,
-        LEFT=left is not None, MASK=0, DROPOUT=False, BLOCK_N=block, GROUPS=groups, **options)
+    run("attention_gluon_kernel", FORWARD, *tiles(rows, out), Pointer(lse), *[None] * 3, slopes if slopes is None else Pointer(slopes),
+        None, *tiles(rows, q), *tiles(block, k, v), stride, None, None, (0, 1), *sizes, left or 0, right or 0, scale, *[None] * 4,
+        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, **options)
     for mine, other in zip((out, lse), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
     if left is not None:
         return
-    both = [*FORWARD, "attention_backward_gluon"]
-    run("attention_backward_q_gluon_kernel", both, *tiles(rows, gq), Pointer(delta), *tiles(rows, g, q), *tiles(block, k, v),
-        *tiles(rows, out), Pointer(lse), stride, stride, *sizes, right or 0, scale, BLOCK_N=block, **options)
-    run("attention_backward_kv_gluon_kernel", both, *tiles(rows, gk, gv), *tiles(block, g, q), *tiles(rows, k, v), Pointer(lse),
-        Pointer(delta), stride, stride, *sizes, right or 0, scale, BLOCK_M=block, **options)
+    run("attention_backward_q_gluon_kernel", BACKWARD, *tiles(rows, gq), Pointer(delta), *[None] * 4, *tiles(rows, g, q),
+        *tiles(block, k, v), *tiles(rows, out), Pointer(lse), stride, stride, (0,) * 4, None, *sizes, right or 0, scale, *[None] * 4,
+        BLOCK_N=block, **options)
+    run("attention_backward_kv_gluon_kernel", BACKWARD, *tiles(rows, gk, gv), *[None] * 4, *tiles(block, g, q), *tiles(rows, k, v),
+        Pointer(lse), Pointer(delta), stride, stride, (0,) * 4, None, *sizes, right or 0, scale, *[None] * 4, BLOCK_M=block, **options)
     shared = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[3:]]
     for mine, other in zip((gq, gk, gv), (want[2], *shared)):
         np.testing.assert_allclose(mine, other, atol=1e-9)
@@ -142,8 +143,8 @@ def test_dropout_and_masks(p, kind, right, groups, programs):
     out, gq, gk, gv = [np.full_like(x, np.nan) for x in (q, q, k, v)]
     lse = np.full((B, H, L), np.nan)
     near, others = [[np.where(np.arange(S)[:, None] < (end if kind else S), x, np.nan) for x in (k, v)] for end in (64, 128)]
-    run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, None, None, *tiles(64, q, *near), stride, step, None,
-        *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, **known)
+    run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, *[None] * 4, *tiles(64, q, *near), stride, step, None,
+        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, WIDE=False, **known)
     delta, turns = (g * out).sum(-1), np.zeros(1 + 2 * B * H, int)
     run("attention_together_gluon_kernel", TOGETHER, *tiles(64, gk, gv), *map(Pointer, (gq, np.full((2 * B * H, 128, D), np.nan), turns)),
         *tiles(128, g, q), *tiles(64, *others), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,

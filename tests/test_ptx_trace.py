@@ -241,6 +241,27 @@ def test_who_waits_for_each_product_pays_for_both():
     assert waiting > 0.9 * (64 + alone) > 1.15 * ahead and ahead > 0.98 * max(64, alone)
 
 
+def test_what_lists_say_is_what_is_done(gpu):
+    """Of a causal mask with its lists a launch's operations are known from these, and those of its busiest program, here the first: as
+    many as its trace has to its end, though of the kernel that made the lists one program was traced."""
+    with driver.using(driver.current()):
+        account = launches.Beside(driver.current())
+        mask = torch.from_numpy(np.tri(384, dtype=bool)[None, None] & (np.arange(384) < np.array([[384], [200]]))[:, None, None]).cuda()
+        q, k = [torch.zeros(2, heads, 384, 64, dtype=torch.bfloat16, device="cuda").requires_grad_() for heads in (24, 12)]
+        with trace.tracing(gpu, whole=predict._LISTS) as found, launches.watching(account):
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, k, mask, enable_gqa=True)
+            torch.autograd.grad(out, (q, k), out.detach())
+        driver.current().load = account.real
+    listed = [(traced, known) for traced, known in zip(found, account.launches, strict=True) if known.listed]
+    assert [known.kernel.partition(".")[2] for _, known in listed] == [
+        f"attention_{name}gluon_kernel" for name in ("", "backward_q_", "backward_kv_")]
+    for traced, known in listed:
+        ops = cost.operations(traced.kernel.program, traced.kernel.cubin)
+        done = sum(ops[place].operations for warp in traced.warps for place, _ in warp)
+        assert traced.whole and done == pytest.approx(known.flops / traced.launch.grid[0] / known.busy)
+        assert known.flops % (2 * 128 * 64 * 64) == 0 and known.busy < 1
+
+
 def with_tiles(gpu, shape, **tiles):
     """The launch of a product of such bfloat16 matrices by the kernel in Gluon."""
     m, n, k = shape

@@ -5,8 +5,9 @@ finished; there is room for the rows of QUEUE tiles, two but for the largest hea
 it begins. GROUPS warp groups own ROWS rows each. A group has the products of the next keys under way while it takes the softmax of these,
 and while one exponentiates the matrix units work for another. (To make them take turns by barriers, as the paper does, gained nothing on
 an H100.) A group gives back what only the others' rows meet as it comes. Keys are met from right to left: blocks that cross the edge on
-the right come first, those that cross one on the left last. The results are those of triton_kernels/attention.py; there is no interpreter
-for Gluon, so that file is also the reference.
+the right come first, those that cross one on the left last. Under a mask of rows and keys a block of rows meets what its list has, see
+attention_lists_gluon.py; `seen` says what is met, and has more numbers then. The results are those of triton_kernels/attention.py; there is
+no interpreter for Gluon, so that file is also the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -14,87 +15,18 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from triton_kernels.attention_columns_gluon import across, add_product, ended, put, times, zeros_of
 from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter, of_kept
+from triton_kernels.attention_lists_gluon import block_at, list_of, shown_scores, words_at
 from triton_kernels.attention_mask_gluon import end_of_seen, line_of, masked
+from triton_kernels.attention_places_gluon import LINE, WARP, after, barriers, ending, fill, first_row, item_of, keys_of, pairs_of, tiles_in
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
-WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
-LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
-def pairs_of(sizes, TILE: gl.constexpr):
-    """(pairs of row blocks in a head, pairs of all heads). The first block of a head and the last, the second and the last but one, …
-    together meet as many keys under a causal mask as any other pair, so programs that take turns get equal shares, and the programs that
-    run at one time read the keys of few heads, which stay in the L2 cache."""
-    pairs = gl.cdiv(gl.cdiv(sizes[2], TILE), 2)
-    return pairs, pairs * sizes[1]
-
-
-@gluon.jit
-def item_of(cycle, PROGRAMS: gl.constexpr):
-    """The pair, of those of all heads, that a program takes in a cycle. The place in a cycle moves on: where the pairs of a head divide the
-    programs, one would have the same pair of every head otherwise, which may be the one that has but one block."""
-    return cycle * PROGRAMS + (gl.program_id(0) + cycle) % PROGRAMS
-
-
-@gluon.jit
-def tiles_in(item, sizes, TILE: gl.constexpr):
-    """2, but 1 where a block is its own partner, and 0 where the last cycle has no item for a program."""
-    pairs, items = pairs_of(sizes, TILE)
-    return gl.where(item < items, 2 - (2 * (item % pairs) + 1 == gl.cdiv(sizes[2], TILE)).to(gl.int32), 0)
-
-
-@gluon.jit
-def first_row(pair, half, sizes, TILE: gl.constexpr):
-    """Where a tile begins."""
-    return gl.where(half == 0, gl.cdiv(sizes[2], TILE) - 1 - pair, pair) * TILE
-
-
-@gluon.jit
-def keys_of(m, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(first block of keys that ROWS rows from m on meet, how many blocks there are, how many of them cross the edge on the right, how many
-    come before those that cross the one on the left)."""
-    _, _, L, S, left, right = sizes
-    end, whole = S, S // BLOCK_N
-    if RIGHT:
-        end = gl.minimum(S, m + ROWS + right)
-        whole = gl.minimum(whole, (m + right + 1) // BLOCK_N)
-    end = gl.cdiv(end, BLOCK_N)
-    begin, rest = 0, end
-    if LEFT:
-        begin = gl.minimum(gl.maximum(m - left, 0) // BLOCK_N, end - 1)                  # rows past the last one meet some key too
-        rest = end - gl.cdiv(gl.maximum(m + ROWS - 1 - left, 0), BLOCK_N)
-    return begin, end - begin, end - gl.minimum(whole, end), rest
-
-
-@gluon.jit
-def ending(sizes, end):
-    """The sizes where keys end earlier."""
-    return sizes[0], sizes[1], sizes[2], end, sizes[4], sizes[5]
-
-
-@gluon.jit
-def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(bars.index(i), count=ARRIVALS)
-    return bars
-
-
-@gluon.jit
-def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
-    """Load a block into a slot of a ring as soon as it is empty."""
-    mbarrier.wait(empty.index(slot), phase)
-    mbarrier.expect(ready.index(slot), desc.block_type.nbytes)
-    buf = ring.index(slot)._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-    tma.async_copy_global_to_shared(desc, [batch, head, row, 0], ready.index(slot), buf)
-
-
-@gluon.jit
-def produce(q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-            PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-            QUEUE: gl.constexpr):
+def produce(q_desc, k_desc, v_desc, mask_args, lists, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr,
+            PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+            STAGES: gl.constexpr, QUEUE: gl.constexpr):
     """The loading warp."""
     q_bufs, k_bufs, v_bufs = bufs[0], bufs[1], bufs[2]
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
@@ -108,35 +40,33 @@ def produce(q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GR
         head, batch = matrix % H, matrix // H
         for half in range(tiles_in(item, sizes, TILE)):
             m, end = first_row(pair, half, sizes, TILE), sizes[3]
-            if mask_ptr is not None:
-                end = end_of_seen(mask_ptr, stride_mask, batch, head, end, WARP, BLOCK_N)
-            begin, steps, _, _ = keys_of(m, ending(sizes, end), LEFT, RIGHT, TILE, BLOCK_N)
+            if MASK > 0:
+                end = end_of_seen(mask_args[0], mask_args[1], batch, head, end, WARP, BLOCK_N)
+            if len(lists) > 0:
+                seen = list_of(lists, mask_args, batch, head, m, 0, sizes, 2, TILE, BLOCK_N)
+                steps = seen[1]
+            else:
+                begin, steps, _, _ = keys_of(m, ending(sizes, end), LEFT, RIGHT, TILE, BLOCK_N)
+                seen = (0, 0, 0, begin + steps - 1)
             for c in gl.static_range(GROUPS):
                 place, turn = tiles % QUEUE * GROUPS + c, (tiles // QUEUE & 1) ^ 1
-                if mask_ptr is not None:
+                if MASK > 0:
                     mbarrier.wait(q_empty.index(place), turn)
                     bufs[5].index(place).store(gl.full((1, ), end, gl.int32, WARP))
                     mbarrier.arrive(q_ready.index(place), count=1)
                 fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, place, turn)
             tiles += 1
             for i in range(steps):
-                n = (begin + steps - 1 - i) * BLOCK_N
-                if mask_ptr is not None:
-                    line = line_of(mask_ptr, stride_mask, batch, head, n + gl.arange(0, BLOCK_N, WARP), sizes[3])
+                n = block_at(seen, i) * BLOCK_N
+                if MASK > 0:
+                    line = line_of(mask_args[0], mask_args[1], batch, head, n + gl.arange(0, BLOCK_N, WARP), sizes[3])
                 fill(k_desc, batch, head // GROUP, n, k_bufs, k_empty, k_ready, slot, phase)
-                if mask_ptr is not None:                 # read behind the product with the keys: it lies by the values
+                if MASK > 0:                 # read behind the product with the keys: it lies by the values
                     mbarrier.wait(v_empty.index(slot), phase)
                     bufs[4].index(slot).store(line)
                     mbarrier.arrive(v_ready.index(slot), count=1)
                 fill(v_desc, batch, head // GROUP, n, v_bufs, v_empty, v_ready, slot, phase)
                 slot, phase = after(slot, phase, STAGES)
-
-
-@gluon.jit
-def after(slot, phase, STAGES: gl.constexpr):
-    """The next slot of the ring, and its phase."""
-    last = slot == STAGES - 1
-    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
@@ -173,7 +103,7 @@ def less_by_distance(s, rows, keys, slope):
 
 
 @gluon.jit
-def softmax(s, top, total, rows, n, bounds, scale, slope, line, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+def softmax(s, top, total, words, rows, n, seen, scale, slope, line, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
             MASK: gl.constexpr):
     """(weights, new maximum, new totals of each thread, how much shrinks what was there). Scores s are not scaled yet."""
     keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
@@ -184,7 +114,11 @@ def softmax(s, top, total, rows, n, bounds, scale, slope, line, EDGE: gl.constex
         s = masked(s * scale, line.load(gl.SliceLayout(0, s.type.layout))[None, :], MASK)
         scale = 1.0
     if EDGE:
-        s = hidden(s, rows, keys, bounds, LEFT, RIGHT)
+        if len(seen) > 4:
+            s = shown_scores(s * scale, words, seen, rows, keys)
+            scale = 1.0
+        else:
+            s = hidden(s, rows, keys, seen[:3], LEFT, RIGHT)
     higher = gl.maximum(top, gl.max(s, 1) * scale)
     pivot = higher
     if EDGE or MASK > 0:
@@ -196,12 +130,16 @@ def softmax(s, top, total, rows, n, bounds, scale, slope, line, EDGE: gl.constex
 
 
 @gluon.jit
-def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope, draws, EDGE: gl.constexpr, LEFT: gl.constexpr,
+def step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, EDGE: gl.constexpr, LEFT: gl.constexpr,
          RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr):
-    """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
+    """Begin the products with the ith keys that are met and with the values before them, take the softmax of the first while the second
+    runs."""
     k_bufs, v_bufs = bufs[1], bufs[2]
     _, _, k_empty, k_ready, v_empty, v_ready = bars
     slot, phase, before = slots
+    n, words = block_at(seen, i) * k_bufs.shape[1], i
+    if EDGE:
+        words = words_at(seen, i, k_bufs.shape[1])
     weights = of_kept(p, draws, q.dtype)                                 # carried as they are: rounded, each would be unpacked and packed
     mbarrier.wait(k_ready.index(slot), phase)
     ROWS: gl.constexpr = q.shape[0]
@@ -213,7 +151,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
     mbarrier.arrive(k_empty.index(slot), count=1)
     if MASK > 0:
         mbarrier.wait(v_ready.index(slot), phase)
-    p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, slope, bufs[4].index(slot), EDGE, LEFT, RIGHT, MASK)
+    p, top, total, shrink = softmax(s, top, total, words, rows, n, seen, scale, slope, bufs[4].index(slot), EDGE, LEFT, RIGHT, MASK)
     if len(draws) > 0:
         p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
@@ -225,16 +163,16 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
 
 
 @gluon.jit
-def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest, sizes, scale, slope, draws, LEFT: gl.constexpr,
+def attend(q, q_empty, bufs, bars, slot, phase, rows, seen, steps, edges, rest, scale, slope, draws, LEFT: gl.constexpr,
            RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr):
     """(result, maxima, totals of the rows of one group; where the ring stands then). Long, because the first step and the last are not as
     the others."""
     k_bufs, v_bufs = bufs[1], bufs[2]
     _, _, k_empty, k_ready, v_empty, v_ready = bars
-    bounds, end = sizes[3:], begin + steps - 1
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
     BLOCK_D: gl.constexpr = q.shape[1]
+    n, words = block_at(seen, 0) * BLOCK_N, words_at(seen, 0, BLOCK_N)
     mbarrier.wait(k_ready.index(slot), phase)
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
     s = across(q, k_bufs.index(slot), zeros, REST)
@@ -244,9 +182,9 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
     total = sums_of_threads(zeros)
     if MASK > 0:
         mbarrier.wait(v_ready.index(slot), phase)
-    p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, slope, bufs[4].index(slot), True, LEFT, RIGHT, MASK)
+    p, top, total, _ = softmax(s, top, total, words, rows, n, seen, scale, slope, bufs[4].index(slot), True, LEFT, RIGHT, MASK)
     if len(draws) > 0:
-        p = dropped_keys(p, draws, draws[1], draws[3], end * BLOCK_N, BLOCK_N)
+        p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)
     acc = zeros_of(ROWS, BLOCK_D, REST)
     following, phase_following = after(slot, phase, STAGES)
@@ -256,15 +194,15 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
         edges = gl.minimum(edges, steps)
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
-        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, draws,
-                                         True, LEFT, RIGHT, MASK, SCORES, STAGES, REST)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, True, LEFT, RIGHT,
+                                         MASK, SCORES, STAGES, REST)
     for i in range(edges, rest):
-        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, draws,
-                                         False, LEFT, RIGHT, MASK, SCORES, STAGES, REST)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, False, LEFT, RIGHT,
+                                         MASK, SCORES, STAGES, REST)
     if LEFT:
         for i in range(rest, steps):
-            acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
-                                             draws, True, LEFT, RIGHT, MASK, SCORES, STAGES, REST)
+            acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, True, LEFT,
+                                             RIGHT, MASK, SCORES, STAGES, REST)
     if QUEUE > 1:
         mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
@@ -287,7 +225,7 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
+def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args, lists, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
             RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
             TURN: gl.constexpr):
@@ -309,9 +247,17 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, buf
             if MASK > 0:
                 mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
                 met = ending(sizes, gl.max(bufs[5].index(place).load(gl.BlockedLayout([1], [32], [4], [0])), 0))
-            first, blocks, _, _ = keys_of(m, met, LEFT, RIGHT, TILE, BLOCK_N)
-            m += TURN * ROWS
-            begin, steps, edges, rest = keys_of(m, met, LEFT, RIGHT, ROWS, BLOCK_N)
+            if len(lists) > 0:
+                seen = list_of(lists, mask_args, batch, head, m, TURN * ROWS, sizes, 2, TILE, BLOCK_N)
+                m += TURN * ROWS
+                edges, steps = seen[0], seen[1]
+                rest = steps
+            else:
+                first, blocks, _, _ = keys_of(m, met, LEFT, RIGHT, TILE, BLOCK_N)
+                m += TURN * ROWS
+                begin, steps, edges, rest = keys_of(m, met, LEFT, RIGHT, ROWS, BLOCK_N)
+                seen = (met[3], met[4], met[5], begin + steps - 1)
+                slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
             rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             slope = None
             if slopes_ptr is not None:
@@ -319,15 +265,15 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, buf
             drawn = ()
             if len(draws) > 0:
                 drawn = (draws[0], first_counter(draws, matrix, L, S), draws[2], m)
-            slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
             mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
-            acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, begin, steps,
-                                                  edges, rest, met, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST)
-            slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
+            acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, seen, steps,
+                                                  edges, rest, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST)
+            if len(lists) == 0:
+                slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
             tiles += 1
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
             factor = total
-            if MASK > 0:                                                 # a row that sees no key gives 0
+            if MASK > 0 or len(lists) > 0:                               # a row that sees no key gives 0
                 factor = gl.where(total == 0, 1.0, total)
             factor = 1 / factor
             if len(draws) > 0:
@@ -347,13 +293,15 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, buf
 
 
 @gluon.jit(do_not_specialize=["threshold", "seed", "offset"])
-def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, slopes_ptr, base_ptr, q_desc, k_desc, v_desc, stride_lse, stride_mask,
-                           stride_slopes, BATCH, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: gl.int64,
-                           offset: gl.int64, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, DROPOUT: gl.constexpr,
-                           PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-                           BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr):
-    """out and lse as of attention_kernel; a mask is that of all rows; scale > 0, right ≥ 0, with LEFT L ≤ S. GROUPS is 2 or 3. num_warps
-    is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
+def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, slopes_ptr, base_ptr, q_desc, k_desc, v_desc, stride_lse,
+                           stride_mask, stride_lists, stride_slopes, BATCH, H, GROUP, L, S, left, right, scale, threshold, keep_scale,
+                           seed: gl.int64, offset: gl.int64, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr,
+                           DROPOUT: gl.constexpr, WIDE: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
+                           BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr):
+    """out and lse as of attention_kernel; a mask is that of all rows, or attention_blocks_kernel has made lists of it for blocks of
+    2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 or 3,
+    with lists 2. num_warps is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
+    LINES: gl.constexpr = MASK if lists_ptr is None else 0               # of masks that all rows share
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
     QUEUE: gl.constexpr = 2 if BLOCK_D <= 128 else 1
@@ -361,32 +309,36 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, slopes_ptr, base_ptr, q_
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     out_bufs = q_bufs if QUEUE == 1 else gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
-    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if MASK > 0 else 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
-            barriers(STAGES, GROUPS), barriers(STAGES, 2 if MASK > 0 else 1))
+    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if LINES > 0 else 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
+            barriers(STAGES, GROUPS), barriers(STAGES, 2 if LINES > 0 else 1))
     lines = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], LINE)
     ends = gl.allocate_shared_memory(gl.int32, [QUEUE * GROUPS, 1], LINE)
     fence_async_shared()
     bufs, sizes = (q_bufs, k_bufs, v_bufs, out_bufs, lines, ends), (H, BATCH * H, L, S, left, right)
-    draws = ()
+    lists, draws = (), ()
+    if lists_ptr is not None:
+        lists = (lists_ptr, words_ptr, stride_lists[0], stride_lists[1])
     if DROPOUT:
         draws = draws_of(base_ptr, seed, offset, threshold, keep_scale)
+    if WIDE:
+        stride_mask = (stride_mask[0], stride_mask[1], gl.to_tensor(stride_mask[2]).to(gl.int64), gl.to_tensor(stride_mask[3]).to(gl.int64))
     if GROUPS == 2:
         gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
-            (produce, (q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS,
-                       BLOCK_N, STAGES, QUEUE)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
+            (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
+                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
-                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 2)),
-            (produce, (q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS,
-                       BLOCK_N, STAGES, QUEUE)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 2)),
+            (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
+                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
         ], [4, 4, 1], [160, 160, 24])

@@ -35,6 +35,8 @@ class Input:
     grad: bool = False
     own: bool = False
     nhwc: bool = False
+    values: Callable | None = None
+    """Makes the numbers instead, as a numpy array of a shape: where what they are decides what there is to do, as of a mask."""
 
 
 @dataclass

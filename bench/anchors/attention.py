@@ -2,7 +2,9 @@
 against the backend that PyTorch chooses."""
 import functools
 
-from bench.anchors import Case, backward, half, of, within
+import numpy as np
+
+from bench.anchors import Case, Input, backward, half, of, within
 
 SHAPES = [(64, 12, 16, 1024, True), (64, 32, 4, 4096, True), (128, 16, 4, 4096, True), (128, 16, 1, 16384, True), (128, 16, 4, 4096, False)]
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
@@ -15,6 +17,50 @@ BEYOND = [("ViT-H", (64, 16, 257, 80), (16, 257), None, {}, 1, 0.48),
           ("Mistral, window 1024", (2, 32, 4096, 128), (8, 4096), None, {"window": 1024}, 0.219, 0.89),
           ("Gemma, heads of 256", (2, 8, 4096, 256), (4, 4096), None, {"is_causal": True}, 0.5, 0.98),
           ("a word of Llama", (16, 32, 1, 128), (8, 4096), None, {}, 1, 0.25)]
+
+
+# ------------------------------------------------------------------ masks
+def shares(shape):
+    """Of each sequence the share of the scores that `seen` shows."""
+    ends, rows = ends_of(shape), np.arange(shape[2]) + shape[3] - shape[2] + 1
+    return np.minimum(rows, ends[:, None]).mean(1) / shape[3]
+
+
+def ends_of(shape):
+    """How many keys each sequence has: the first all of them, the last half."""
+    return np.linspace(shape[3], shape[3] // 2, shape[0], dtype=int)
+
+
+def seen(shape):
+    """A mask that is causal and hides what sequences are filled up with."""
+    return np.tri(*shape[2:], shape[3] - shape[2], dtype=bool) & (np.arange(shape[3]) < ends_of(shape)[:, None, None, None])
+
+
+def added(shape):
+    """The same for scores to be added to."""
+    return np.where(seen(shape), np.float32(0), np.float32(-np.inf))
+
+
+def slopes(shape):
+    """The same with ALiBi's slopes of each head in it."""
+    heads, rows, keys = [np.arange(n, dtype=np.float32) for n in shape[1:]]
+    return added((shape[0], 1, *shape[2:])) + np.exp2(-8 * (heads + 1) / shape[1])[:, None, None] * (keys - rows[:, None])
+
+
+def numbers(shape):
+    """Some of every score's own."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+# name, shape of the query, (heads, rows) of the key, shape of a mask of rows and keys, its dtype and what is in it, keywords, and whether
+# its gradient is asked for
+MASKED = [("GPT-2, causal and padding", (16, 12, 1024, 64), (12, 1024), (16, 1, 1024, 1024), "bool", seen, {}, False),
+          ("GPT-2, the same added", (16, 12, 1024, 64), (12, 1024), (16, 1, 1024, 1024), "bfloat16", added, {}, False),
+          ("GPT-2, the same and dropout", (16, 12, 1024, 64), (12, 1024), (16, 1, 1024, 1024), "bool", seen, {"dropout_p": 0.1}, False),
+          ("Llama, causal and padding", (4, 32, 2048, 128), (8, 2048), (4, 1, 2048, 2048), "bool", seen, {}, False),
+          ("Gemma, causal and padding", (4, 8, 2048, 256), (4, 2048), (4, 1, 2048, 2048), "bool", seen, {}, False),
+          ("MPT, slopes as a mask", (4, 12, 1024, 64), (12, 1024), (4, 12, 1024, 1024), "bfloat16", slopes, {}, False),
+          ("T5, bias of heads", (16, 12, 1024, 64), (12, 1024), (1, 12, 1024, 1024), "bfloat16", numbers, {}, True)]
 
 
 def backend(name):
@@ -49,6 +95,20 @@ def cases(size):
             if way == "fwd" or t > 1:
                 yield Case(f"beyond: {name} {way}", build, inputs, factor * moved, factor * operations, full=full, tolerance=3e-2,
                            compare=None if "dropout_p" in keywords else slice(None))
+
+
+    for name, query, key, mask, dtype, made, keywords, grad in MASKED:
+        shape, key = size(*query), size(query[0], *key, query[3])
+        (b, h, t, d), asked = shape, 1 if made is numbers else shares(size(*mask)).mean()
+        operations, moved = 4 * b * h * t * key[2] * d * asked, 4 * (b * h * t * d + b * key[1] * key[2] * d)
+        call = functools.partial(attend, **keywords)
+        mask = Input(size(*mask), dtype, values=made, grad=grad)
+        for way, build, inputs, factor in (
+                ("fwd", of(call), [half(*shape), half(*key), half(*key), mask], 1),
+                ("bwd", backward(call, [0, 1, 2, *[3] * grad]),
+                 [half(*shape), *[half(*x, grad=True) for x in (shape, key, key)], mask], 2.5)):
+            yield Case(f"beyond: {name} {way}", build, inputs, factor * moved, factor * operations, full=asked, tolerance=3e-2,
+                       compare=None if "dropout_p" in keywords else slice(None))
 
 
 def attend(T, q, k, v, mask=None, window=None, **keywords):

@@ -8,8 +8,8 @@ from tritorch.cuda import driver
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dtype import types
-from tritorch.ops import attention_dense
 from tritorch.ops.attention_cpu import keep_scale, threshold
+from tritorch.ops.attention_lists import listed
 from tritorch.ops.attention_tiles import DENSE, GLUON, TILES, best_first, candidate, shared_bytes
 from tritorch.ops.gemm import hardware
 from tritorch.ops.monoids import Monoid, reduce_rows
@@ -18,7 +18,7 @@ from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
 FORWARD, SPLIT, BACKWARD, BIAS = [kernels(f"attention{name}") for name in ("", "_split", "_backward", "_bias")]
-HOPPER, HOPPER_BACKWARD, TOGETHER = [kernels(f"attention{name}_gluon") for name in ("", "_backward", "_together")]
+HOPPER, HOPPER_Q, HOPPER_KV, TOGETHER = [kernels(f"attention{name}_gluon") for name in ("", "_backward", "_backward_kv", "_together")]
 WIDE, WIDE_KV = kernels("attention_backward_wide_gluon"), kernels("attention_backward_wide_kv_gluon")
 LOG2E = math.log2(math.e)
 PARTS = 512                                                              # programs for a gradient of few tiles: a few for each processor
@@ -110,8 +110,7 @@ class Problem(NamedTuple):
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
         if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
-            table, kernel = (DENSE, "dense_gluon") if self.dense else (GLUON, "gluon")
-            gluon = [{"kernel": kernel, **tile, "num_warps": 4} for tile in table[which].get(block, ())]
+            gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in (DENSE if self.dense else GLUON)[which].get(block, ())]
         if self.dense and gluon:                                         # numbers for each head are read as they are, and more by threads
             return fitting + gluon if self.constants["MASK"] == 2 and self.stride_mask[1] else gluon + fitting
         return best_first(which, block, min(L, S), gluon, fitting, "backward_kv" in self.gluon) or ways[-1:]
@@ -134,11 +133,6 @@ def columns_beside(problem):
     block = problem.constants["BLOCK_D"]
     rest = max(problem.constants["E"], problem.constants["EV"]) - block // 2
     return next((n for n in (16, 32, 64) if rest <= n < block // 2), 0) if block >= 128 else 0
-
-
-def tiles(problem):
-    """A function that gives descriptors of tiles of so many rows of tensors."""
-    return lambda rows, *tensors: [descriptor(x, rows, problem.constants["BLOCK_D"]) for x in tensors]
 
 
 def operands(way, block, rows, keys):
@@ -167,14 +161,13 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     late = scale > 0 and attn_mask is None and alibi_slopes is None
 
     def run(way):
-        if way["kernel"] == "dense_gluon":
-            return attention_dense.forward(p, way, out, lse, attn_mask, base, query, key, value, tiles(p))
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
-            shapes, tensors = (rows, *[None] * 4, rows, keys, keys), (out, lse, attn_mask, alibi_slopes, base, query, key, value)
-            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], shapes, tensors,
-                               (lse.strides, p.stride_mask, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:], ("MASK", "DROPOUT"),
-                               {"REST": columns_beside(p)})
+            *lists, steps = listed(p, attn_mask, keys)
+            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, *[None] * 6, rows, keys, keys),
+                               (out, lse, attn_mask, *lists, alibi_slopes, base, query, key, value),
+                               (lse.strides, p.stride_mask, steps, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:],
+                               ("MASK", "DROPOUT", "WIDE"), {"REST": columns_beside(p)})
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -217,7 +210,7 @@ def leave_unpacked(cu, *values):
                    value, COLUMNS=columns, BLOCK_M=block, BLOCK_D=next_power_of_2(columns))
 
 
-def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",), further=(), known=(), columns=()):
+def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds, further=(), known=(), columns=()):
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
     where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
     H, group, L, S, left, right, scale = p.numbers[:7]
@@ -240,32 +233,34 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
     L, S = p.numbers[2:4]
 
     def run_q(way):
-        if way["kernel"] == "dense_gluon":
-            return attention_dense.backward_q(p, way, gq, delta, attn_mask, base, g, query, key, value, out, lse, tiles(p))
         if way["kernel"] == "gluon":
-            rows, keys, tensors = way["ROWS"], way["BLOCK_N"], (gq, delta, g, query, key, value, out, lse)
+            rows, keys, read = way["ROWS"], way["BLOCK_N"], (g, query, key, value, out, lse)
             if block == 256:
                 return start_gluon(p, way, WIDE.attention_backward_wide_q_gluon_kernel, L, H,
-                                   (rows, None, rows, rows, keys, keys, None, None), tensors, (out.strides, lse.strides, delta.strides),
-                                   ("LEFT", "RIGHT"), known=("EV",))
-            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, L, H,
-                               (rows, None, rows, rows, keys, keys, rows, None), tensors, (lse.strides, delta.strides),
-                               columns={"REST": columns_beside(p)})
+                                   (rows, None, rows, rows, keys, keys, None, None), (gq, delta, *read),
+                                   (out.strides, lse.strides, delta.strides), ("LEFT", "RIGHT"), known=("EV",))
+            *lists, steps = listed(p, attn_mask, keys)
+            return start_gluon(p, way, HOPPER_Q.attention_backward_q_gluon_kernel, L, H,
+                               (rows, *[None] * 5, rows, rows, keys, keys, rows, None), (gq, delta, attn_mask, *lists, base, *read),
+                               (lse.strides, delta.strides, p.stride_mask, steps), ("RIGHT",), p.numbers[7:], ("DROPOUT", "WIDE"),
+                               {"REST": columns_beside(p)})
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_q_kernel, (cdiv(L, way["BLOCK_M"]) * p.batches * H,), gq, delta, grad, q, k, v, attn_mask,
                alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides, delta.strides,
                *p.numbers, **settled(p, way))
 
     def run_kv(way, sums=None, turns=None, places=0):
-        if way["kernel"] == "dense_gluon":
-            return attention_dense.backward_kv(p, way, gk, gv, attn_mask, base, g, query, key, value, lse, delta, tiles(p))
         if way["kernel"] == "gluon":
-            keys, rows, kernel, bounds = way["ROWS"], way["BLOCK_M"], HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, ("RIGHT",)
-            columns = {"REST": columns_beside(p)}
+            keys, rows, read = way["ROWS"], way["BLOCK_M"], (g, query, key, value, lse, delta)
             if block == 256:
-                kernel, bounds, columns = WIDE_KV.attention_backward_wide_kv_gluon_kernel, ("LEFT", "RIGHT"), ()
-            return start_gluon(p, way, kernel, S, G, (keys, keys, rows, rows, keys, keys, None, None),
-                               (gk, gv, g, query, key, value, lse, delta), (lse.strides, delta.strides), bounds, columns=columns)
+                return start_gluon(p, way, WIDE_KV.attention_backward_wide_kv_gluon_kernel, S, G,
+                                   (keys, keys, rows, rows, keys, keys, None, None), (gk, gv, *read), (lse.strides, delta.strides),
+                                   ("LEFT", "RIGHT"))
+            *lists, steps = listed(p, attn_mask, rows, lse)
+            return start_gluon(p, way, HOPPER_KV.attention_backward_kv_gluon_kernel, S, G,
+                               (keys, keys, *[None] * 4, rows, rows, keys, keys, None, None), (gk, gv, attn_mask, *lists, base, *read),
+                               (lse.strides, delta.strides, p.stride_mask, steps), ("RIGHT",), p.numbers[7:], ("DROPOUT", "WIDE"),
+                               {"REST": columns_beside(p)})
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_kv_kernel, (cdiv(S, way["BLOCK_N"]) * p.batches * G,), gk, gv, gq, sums, turns, grad, q, k, v,
                attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, gq.strides, g.strides, *shared,

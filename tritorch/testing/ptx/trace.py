@@ -50,12 +50,15 @@ class Traced:
 
 
 @contextlib.contextmanager
-def tracing(device, blocks=8, limit=0, near=0):
+def tracing(device, blocks=8, limit=0, near=0, whole=()):
     """Inside, only some CTAs of every launch run, `blocks` of them, from all of its grid, for at most `limit` instructions of the machine
-    (0: to the end), and `near` before each. Gives a list of Traced."""
+    (0: to the end), and `near` before each. Kernels of the names in `whole` run before they are traced, all of them, as what they write
+    decides what others do. Gives a list of Traced."""
     found = []
 
     def traced(kernel, launch):
+        if kernel.program.name in whole:
+            type(device)._run(device, kernel, launch)            # also where launches are skipped
         found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks), limit, near))
 
     with running(device, traced):
