@@ -212,7 +212,9 @@ def test_our_operators_under_pytorchs_names():
             ("view", "default", (x, [4]), x.view(4)),
             ("_softmax", "default", (x, 1, False), x.softmax(1)), ("silu", "default", (x,), torch.nn.functional.silu(x)),
             ("mul_", "Tensor", (x.clone(), 2), x * 2), ("linalg_vector_norm", "default", (x,), torch.linalg.vector_norm(x)),
-            ("threshold_backward", "default", (x, x, 1), x * (x > 1)), ("_to_copy", "default", (x,), x)):
+            ("threshold_backward", "default", (x, x, 1), x * (x > 1)), ("_to_copy", "default", (x,), x),
+            ("alias", "default", (x,), x), ("slice", "Tensor", (x, -1, 1, None), x[..., 1:]),
+            ("index", "Tensor", (x, [None, torch.tensor(0)]), x[:, 0]), ("_sparse_addmm", "default", (x, x, x), x + x @ x)):
         assert torch.equal(getattr(getattr(aten, name), overload)(*args), expected)
     for wrong in (lambda: aten.no_such_name, lambda: aten.add.no_such_overload, lambda: torch.ops.create.no_such_name):
         with pytest.raises(AttributeError):
@@ -229,6 +231,7 @@ from torch.nn import Module
 from torch.utils.data import Dataset
 assert torch is tritorch and F is tritorch.nn.functional and Module is tritorch.nn.Module and F.__name__ == "tritorch.nn.functional"
 assert tritorch.nn.functional.__spec__.name == "tritorch.nn.functional"
+assert torch.__name__ == "torch" and torch.torch.nn is torch.nn and torch.__spec__.name == "tritorch"
 try:
     import torch.no_such_module
 except ModuleNotFoundError as error:
@@ -245,6 +248,26 @@ else:
     raise AssertionError
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_torch_is_gone_with_the_handle():
+    program = """
+import tritorch
+tritorch.as_torch().remove()
+assert tritorch.__name__ == "tritorch" and not hasattr(tritorch, "torch")
+from tritorch import hub, nn
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_fake_may_come_before_its_operator():
+    @torch.library.register_fake("early::pairs")
+    def pairs(x):
+        return x.new_empty(x.shape[0] // 2)
+
+    torch.library.define("early::pairs", "(Tensor x) -> Tensor")
+    torch.library.impl("early::pairs", "cpu", lambda x: x.reshape(-1, 2).sum(1))
+    assert torch.ops.early.pairs(torch.ones(4)).tolist() == [2, 2] and torch.ops.early.pairs(torch.ones(4, device="meta")).shape == (2,)
 
 
 def test_dtypes_and_reductions_as_packages_ask_for_them():

@@ -14,18 +14,23 @@ from tritorch.typed import HalfTensor as HalfTensor
 from tritorch.typed import IntTensor as IntTensor
 from tritorch.typed import LongTensor as LongTensor
 from tritorch.errors import OutOfMemoryError as OutOfMemoryError
+from tritorch.file_reader import PyTorchFileReader as PyTorchFileReader
+from tritorch.jit import ScriptModule as ScriptModule
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
 from tritorch.cuda.stream import Stream as Stream
 from tritorch.tensor import Tensor as Tensor
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
+from tritorch import _custom_ops as _custom_ops
 from tritorch import _dynamo as _dynamo
 from tritorch import _inductor as _inductor
+from tritorch import _jit_internal as _jit_internal
 from tritorch import _library as _library
 from tritorch import _ops as _ops
 from tritorch import _prims_common as _prims_common
 from tritorch import _subclasses as _subclasses
+from tritorch import _tensor_str as _tensor_str
 from tritorch import _utils as _utils
 from tritorch import accelerator as accelerator
 from tritorch import alias as alias
@@ -49,9 +54,11 @@ from tritorch.dtype import dtype as dtype
 from tritorch.autograd.modes import enable_grad as enable_grad
 from tritorch import errors as errors
 from tritorch import fft as fft
+from tritorch import file_reader as file_reader
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
 from tritorch import func as func
+from tritorch import functional as functional
 from tritorch import futures as futures
 from tritorch import fx as fx
 from tritorch import generator as generator
@@ -71,6 +78,7 @@ from tritorch import multiprocessing as multiprocessing
 from tritorch import native as native
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
+from tritorch import onnx as onnx
 from tritorch import ops as ops
 from tritorch import optim as optim
 from tritorch import overridable as overridable
@@ -812,6 +820,9 @@ def ceil_(self, *args, **kw) -> Any:
     ...
 def celu(input, alpha=...) -> Any:
     """x above 0, alpha·(e^(x/alpha) - 1) below."""
+    ...
+def celu_(input, alpha=...) -> Any:
+    """`celu` in place."""
     ...
 def chain_matmul(*matrices, out=...) -> Any:
     """The product of several matrices in the order that needs the fewest multiplications."""
@@ -1994,6 +2005,9 @@ def select_scatter(input, src, dim, index) -> Any:
     ...
 def selu(input) -> Tensor:
     """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    ...
+def selu_(input) -> Any:
+    """`selu` in place."""
     ...
 def set_anomaly_enabled(enabled, check_nan=...) -> Any:
     """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients."""

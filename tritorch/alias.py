@@ -29,6 +29,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         ours = [name for name in sys.modules if name.partition(".")[0] == "torch"]
         for name in ours:
             del sys.modules[name]
+        root = sys.modules["tritorch"]
+        root.__name__ = "tritorch"
+        vars(root).pop("torch", None)
 
 
 def as_torch():
@@ -47,7 +50,8 @@ def as_torch():
     found = sys.modules.get("torch")
     if found is not None and found is not sys.modules["tritorch"]:
         raise ImportError("as_torch: expected a call before anything imports torch, got PyTorch imported already")
-    sys.modules["torch"] = sys.modules["tritorch"]
+    root = sys.modules["torch"] = sys.modules["tritorch"]
+    root.torch, root.__name__ = root, "torch"                            # packages write torch.torch.Tensor, and ask the name
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
     if finder is None:
         finder = _Finder()

@@ -51,7 +51,7 @@ HOMES = {
     "alias": "as_torch",
     "compiler": "_disable_dynamo compile",
     "func": "vmap",
-    "jit": "_assert",
+    "jit": "_assert ScriptModule",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
             set_deterministic_debug_mode use_deterministic_algorithms""",
     "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
@@ -93,7 +93,8 @@ HOMES = {
     "futures": "Future",
     "storage": "UntypedStorage",
     "interop": "from_file",
-    "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
+    "file_reader": "PyTorchFileReader",
+    "nn.functional": "celu_ channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle selu_",
     "ops.create": "empty_permuted",
     "sparse.construct": """sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor
             sparse_csr_tensor""",
@@ -103,10 +104,11 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_inductor", "_library", "_ops", "_prims_common", "_subclasses", "_utils",
-            "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed", "distributions", "fft", "func", "futures", "fx",
-            "hub", "jit", "library", "linalg", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random",
-            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "__future__", "_custom_ops", "_dynamo", "_inductor", "_jit_internal", "_library", "_ops", "_prims_common",
+            "_subclasses", "_tensor_str", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed",
+            "distributions", "fft", "func", "functional", "futures", "fx", "hub", "jit", "library", "linalg", "mps", "multiprocessing",
+            "nn", "onnx", "optim", "overrides", "profiler", "quantization", "random", "safetensors", "serialization", "signal", "sparse",
+            "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

@@ -1,7 +1,17 @@
 """tritorch.profiler under the names of PyTorch's older interface."""
+from tritorch.errors import sentence
 from tritorch.profiler import ProfilerActivity, record_function, session
+from tritorch.profiler.events import EventList
 
-__all__ = ["profile", "record_function"]
+__all__ = ["EventList", "emit_nvtx", "profile", "record_function"]
+
+
+class emit_nvtx:
+    """NotImplementedError: operators put no marks into Nsight's timelines."""
+
+    def __init__(self, enabled=True, record_shapes=False):
+        raise NotImplementedError(sentence("emit_nvtx", "ranges of the program's own", "a call for those of all operators",
+                                           use="tritorch.cuda.nvtx.range"))
 
 
 class profile(session.profile):

@@ -1,16 +1,9 @@
-"""The mark of torch.fx that programs put on functions. There is no tracer here: marked functions run as they are."""
+"""Functions and modules as graphs that programs can look at and change: `symbolic_trace`, `Graph`, `GraphModule`, `Interpreter`."""
+from tritorch.fx._symbolic_trace import Tracer, symbolic_trace, wrap
+from tritorch.fx.graph import Graph
+from tritorch.fx.graph_module import GraphModule
+from tritorch.fx.interpreter import Interpreter, Transformer
+from tritorch.fx.node import Node, map_arg
+from tritorch.fx.proxy import Proxy
 
-__all__ = ["wrap"]
-
-
-def wrap(fn_or_name):
-    """fn_or_name itself: a function as `@torch.fx.wrap`, or the name of one.
-
-    >>> import tritorch as torch
-    >>> @torch.fx.wrap
-    ... def doubled(x):
-    ...     return 2 * x
-    >>> doubled(torch.tensor(3))
-    tensor(6)
-    """
-    return fn_or_name
+__all__ = ["Graph", "GraphModule", "Interpreter", "Node", "Proxy", "Tracer", "Transformer", "map_arg", "symbolic_trace", "wrap"]

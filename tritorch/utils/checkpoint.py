@@ -12,14 +12,14 @@ from tritorch.autograd import backward as run_backward
 from tritorch.autograd import enable_grad, is_grad_enabled
 from tritorch.autograd.function import Function
 from tritorch.autograd.graph import saved_tensors_hooks
-from tritorch.device import cpu
+from tritorch.device import as_device, cpu
 from tritorch.errors import check
 from tritorch.generator import default_generator
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
 from tritorch.utils._pytree import tree_iter
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn"]
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "get_device_states", "noop_context_fn", "set_device_states"]
 
 
 class CheckpointError(RuntimeError):
@@ -28,6 +28,23 @@ class CheckpointError(RuntimeError):
 
 class _Enough(Exception):
     """Everything that the backward pass needs has been computed again."""
+
+
+def get_device_states(*args):
+    """(the indices of the CUDA devices of the tensors in args, the states of their generators), for `set_device_states`.
+
+    >>> import tritorch as torch
+    >>> torch.utils.checkpoint.get_device_states(torch.ones(1), 2)
+    ([], [])
+    """
+    devices = [a.device for a in tree_iter(args) if isinstance(a, Tensor) and a.is_cuda]
+    return [d.index for d in devices], [default_generator(d).get_state() for d in devices]
+
+
+def set_device_states(devices, states, *, device_type=None):
+    """Put the generators of CUDA devices, by their indices, in states that `get_device_states` returned."""
+    for index, state in zip(devices, states):
+        default_generator(as_device(f"cuda:{index}")).set_state(state)
 
 
 def noop_context_fn():

@@ -1,0 +1,1 @@
+"""Where PyTorch keeps the tracer of operators, which is not here."""

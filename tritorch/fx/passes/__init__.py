@@ -1,0 +1,1 @@
+"""Things to do with graphs."""
