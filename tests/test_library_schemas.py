@@ -231,6 +231,7 @@ from torch.nn import Module
 from torch.utils.data import Dataset
 assert torch is tritorch and F is tritorch.nn.functional and Module is tritorch.nn.Module and F.__name__ == "tritorch.nn.functional"
 assert tritorch.nn.functional.__spec__.name == "tritorch.nn.functional"
+assert type(torch.ones(2, 3, 4).shape[1:]) is torch.Size and torch.Size([2, 3])[:-1].numel() == 2 and torch.Size([2, 3])[-1] == 3
 assert torch.__name__ == "torch" and torch.torch.nn is torch.nn and torch.__spec__.name == "tritorch"
 try:
     import torch.no_such_module
@@ -254,7 +255,7 @@ def test_torch_is_gone_with_the_handle():
     program = """
 import tritorch
 tritorch.as_torch().remove()
-assert tritorch.__name__ == "tritorch" and not hasattr(tritorch, "torch")
+assert tritorch.__name__ == "tritorch" and type(tritorch.ones(2, 3).shape[1:]) is tuple and not hasattr(tritorch, "torch")
 from tritorch import hub, nn
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -5,6 +5,8 @@ import importlib.machinery
 import importlib.util
 import sys
 
+from tritorch.shape import Size
+
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds `torch.name` where `tritorch.name` is: the module itself, not a second copy of it."""
@@ -32,11 +34,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         root = sys.modules["tritorch"]
         root.__name__ = "tritorch"
         vars(root).pop("torch", None)
+        if "__getitem__" in vars(Size):
+            del Size.__getitem__
 
 
 def as_torch():
     """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are
-    imported. Names that are not here are ModuleNotFoundErrors, as of any package. The handle it returns has `remove()`.
+    imported. Names that are not here are ModuleNotFoundErrors, as of any package. Parts of sizes are sizes, as there,
+    which makes `shape[0]` 0.1 µs slower. The handle it returns has `remove()`.
 
     Raises ImportError where PyTorch itself has been imported.
 
@@ -52,6 +57,7 @@ def as_torch():
         raise ImportError("as_torch: expected a call before anything imports torch, got PyTorch imported already")
     root = sys.modules["torch"] = sys.modules["tritorch"]
     root.torch, root.__name__ = root, "torch"                            # packages write torch.torch.Tensor, and ask the name
+    Size.__getitem__ = Size._part
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
     if finder is None:
         finder = _Finder()

@@ -50,3 +50,14 @@ class profile(session.profile):
     def total_average(self):
         """The sum of all events."""
         return self.events().total_average()
+
+
+def _profiler_enabled():
+    """Whether a profiler is at work."""
+    return session.active is not None
+
+
+def _disable_profiler():
+    """Have the profiler that is at work stop."""
+    if session.active is not None:
+        session.active.stop()
