@@ -203,6 +203,13 @@ def test_what_depends_on_the_order_of_threads():
         torch.use_deterministic_algorithms(False)
 
 
+def test_whether_a_profiler_is_at_work():
+    with torch.profiler.profile():
+        assert torch.autograd._profiler_enabled()
+        torch.autograd._disable_profiler()
+        assert not torch.autograd._profiler_enabled()
+
+
 def test_names_below():
     c = torch._C
     assert c._TensorMeta is type(torch.Tensor) and not c._are_functorch_transforms_active() and not c._jit_can_fuse_on_gpu()
@@ -229,6 +236,7 @@ def test_names_below():
     ("functional", "einsum norm split"), ("_custom_ops", "custom_op"), ("_tensor_str", "_tensor_str PRINT_OPTS _add_suffixes"),
     ("_jit_internal", "_copy_to_script_wrapper Final BroadcastingList2"), ("fx.graph_module", "_CodeOnlyModule _copy_attr _assign_attr"),
     ("fx.node", "Node Target Argument map_arg"), ("autograd.profiler", "EventList"), ("profiler", "kineto_available"),
+    ("profiler.profiler", "_default_schedule_fn schedule"),
     ("", "Future UntypedStorage layout celu_ selu_ ScriptModule")])
 def test_where_programs_import_from(path, names):
     module = import_module("tritorch" + (path and "." + path))
