@@ -237,7 +237,7 @@ def test_names_below():
     ("_jit_internal", "_copy_to_script_wrapper Final BroadcastingList2"), ("fx.graph_module", "_CodeOnlyModule _copy_attr _assign_attr"),
     ("fx.node", "Node Target Argument map_arg"), ("autograd.profiler", "EventList"), ("profiler", "kineto_available"),
     ("profiler.profiler", "_default_schedule_fn schedule"),
-    ("", "Future UntypedStorage layout celu_ selu_ ScriptModule")])
+    ("", "Future UntypedStorage layout celu_ selu_ ScriptModule SymInt SymFloat SymBool sym_int sym_not")])
 def test_where_programs_import_from(path, names):
     module = import_module("tritorch" + (path and "." + path))
     for name in names.split():

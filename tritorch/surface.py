@@ -92,6 +92,7 @@ HOMES = {
             qscheme""",
     "futures": "Future",
     "storage": "UntypedStorage",
+    "symbolic": "SymBool SymFloat SymInt sym_float sym_int sym_max sym_min sym_not",
     "interop": "from_file",
     "file_reader": "PyTorchFileReader",
     "nn.functional": "celu_ channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle selu_",
