@@ -162,6 +162,14 @@ def test_guards_of_dispatch_keys():
     refused(NotImplementedError, lambda: c._ExcludeDispatchKeyGuard(c.DispatchKeySet(keys.CPU)).__enter__())
 
 
+def test_complex_halves_can_only_be_named():
+    kind = torch.complex32
+    assert kind is torch.chalf and kind.is_complex and kind.itemsize == 4 and kind not in (torch.complex64, torch.float32)
+    assert repr(kind) == "tritorch.complex32" and pickle.loads(pickle.dumps(kind)) is kind
+    refused((TypeError, NotImplementedError, RuntimeError), lambda: torch.zeros(2, dtype=kind), lambda: X.to(kind),
+            lambda: torch.tensor([1j], dtype=kind), lambda: torch.empty(2, dtype=kind))
+
+
 def test_nothing_is_exported():
     onnx = torch.onnx
     assert not onnx.is_in_onnx_export() and onnx.symbolic_helper.parse_args("v", "i")(refused) is refused

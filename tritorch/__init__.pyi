@@ -19,6 +19,9 @@ from tritorch.jit import ScriptModule as ScriptModule
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
 from tritorch.cuda.stream import Stream as Stream
+from tritorch.symbolic import SymBool as SymBool
+from tritorch.symbolic import SymFloat as SymFloat
+from tritorch.symbolic import SymInt as SymInt
 from tritorch.tensor import Tensor as Tensor
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
@@ -112,6 +115,9 @@ from tritorch import storage as storage
 from tritorch import storage_methods as storage_methods
 from tritorch import surface as surface
 from tritorch import switches as switches
+from builtins import float as sym_float
+from builtins import int as sym_int
+from tritorch import symbolic as symbolic
 from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
@@ -127,9 +133,11 @@ bfloat16: dtype
 bool: dtype
 cdouble: dtype
 cfloat: dtype
+chalf: dtype
 channels_last: memory_format
 channels_last_3d: memory_format
 complex128: dtype
+complex32: dtype
 complex64: dtype
 contiguous_format: memory_format
 double: dtype
@@ -176,6 +184,8 @@ sparse_coo: layout
 sparse_csc: layout
 sparse_csr: layout
 strided: layout
+sym_max: Any
+sym_min: Any
 uint1: dtype
 uint16: dtype
 uint2: dtype
@@ -1401,7 +1411,7 @@ def is_autocast_cpu_enabled() -> Any:
     """`is_autocast_enabled('cpu')`, as it was called before."""
     ...
 def is_autocast_enabled(device_type=...) -> Any:
-    """Whether operators on this type of device are being cast in this thread."""
+    """Whether operators on this type of device are being cast in this thread: False of devices that have no tensors here."""
     ...
 def is_complex(input) -> Any:
     """Whether the dtype is a complex one."""
@@ -2200,6 +2210,9 @@ def swapaxes(input, dim0, dim1) -> Tensor:
     ...
 def swapdims(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""
+    ...
+def sym_not(a) -> Any:
+    """not a."""
     ...
 def t(input) -> Any:
     """The transpose of a tensor of at most two dims."""

@@ -81,7 +81,8 @@ globals().update({kind.name: kind for kind in NARROW})                   # uint1
 QUANTIZED = [dtype(name, numpy, None, None, is_signed=name[1] == "i") for name, numpy in (
     ("quint8", "uint8"), ("qint8", "int8"), ("qint32", "int32"), ("quint4x2", "uint8"), ("quint2x4", "uint8"))]
 globals().update({kind.name: kind for kind in QUANTIZED})
-ELSEWHERE = (*WIDE, *NARROW, *QUANTIZED)
+complex32 = chalf = dtype("complex32", "V4", None, _CATEGORY_COMPLEX)
+ELSEWHERE = (*WIDE, *NARROW, *QUANTIZED, complex32)
 
 double, float, half, long, int, short, cfloat, cdouble = float64, float32, float16, int64, int32, int16, complex64, complex128
 

@@ -87,7 +87,8 @@ HOMES = {
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
     "cuda": "Event Stream",
-    "dtype": "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 qint32 qint8 quint2x4 quint4x2 quint8",
+    "dtype": """chalf complex32 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7 qint32 qint8 quint2x4
+            quint4x2 quint8""",
     "schemes": """per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
             qscheme""",
     "futures": "Future",
