@@ -91,6 +91,7 @@ def test_weights_are_cast_once():
 
 def test_nesting_and_state():
     x = tritorch.ones(2, 2)
+    assert not tritorch.is_autocast_enabled("mps")                       # packages ask whatever device there might be
     assert not tritorch.is_autocast_enabled("cpu") and tritorch.get_autocast_dtype("cpu") is tritorch.bfloat16
     with autocast("cpu", tritorch.float16) as outer:
         assert tritorch.is_autocast_enabled("cpu") and not tritorch.is_autocast_enabled("cuda")

@@ -7,6 +7,7 @@ from worlds import world
 import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
+from tritorch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from tritorch.nn.parallel import DistributedDataParallel as DDP
 
 UNUSED, STATIC = {"find_unused_parameters": True}, {"static_graph": True}
@@ -104,7 +105,7 @@ def many_hooks(rank, size):
     def with_nothing(state, bucket):
         return None
 
-    out = []
+    out, local, alone = [], [], [torch.distributed.new_group([k]) for k in range(size)]
     for hook in (None, hooks.allreduce_hook, hooks.fp16_compress_hook, hooks.bf16_compress_hook,
                  hooks.fp16_compress_wrapper(hooks.allreduce_hook), hooks.bf16_compress_wrapper(hooks.allreduce_hook)):
         torch.manual_seed(0)
@@ -114,17 +115,32 @@ def many_hooks(rank, size):
         for _ in range(2):
             (model(torch.full((2, 4), rank + 1.0)).square().sum()).backward()
         out.append(model.module.weight.grad.numpy())
+    for state in (PostLocalSGDState(None, alone[rank], 2), PostLocalSGDState(None, None, 2, False)):
+        torch.manual_seed(0)
+        model = DDP(nn.Linear(4, 3))
+        model.register_comm_hook(state, post_localSGD_hook)
+        for _ in range(2):
+            (model(torch.full((2, 4), rank + 1.0)).square().sum()).backward()
+        out.append(model.module.weight.grad.numpy().copy())
+        assert state.iter == 2
+        model.zero_grad()
+        (model(torch.full((2, 4), rank + 1.0)).sum()).backward()
+        local.append(model.module.weight.grad.tolist())
+        facts = model._get_ddp_logging_data()
+        assert facts["rank"] == rank and facts["world_size"] == size and facts["module_name"] == "Linear"
     model = DDP(nn.Linear(1, 1))
     model.register_comm_hook(None, with_nothing)
     with pytest.raises(RuntimeError, match="a Future from the communication hook, got NoneType"):
         model(torch.ones(1, 1)).backward()
-    return out
+    return out, local
 
 
 def test_communication_hooks(tmp_path):
-    first, second = world(many_hooks, 2, tmp_path)
+    (first, mine), (second, other) = world(many_hooks, 2, tmp_path)
+    assert mine == [[[2.0] * 4] * 3] * 2 and other == [[[4.0] * 4] * 3] * 2     # neither hears of the other any more
+    assert all(np.array_equal(first[0], late) for late in first[6:])
     assert all(np.array_equal(a, b) for a, b in zip(first, second))
-    plain, same, half, brain, half_wrapped, brain_wrapped = first
+    plain, same, half, brain, half_wrapped, brain_wrapped = first[:6]
     assert np.array_equal(plain, same) and np.array_equal(half, half_wrapped) and np.array_equal(brain, brain_wrapped)
     np.testing.assert_allclose(half, plain, rtol=3e-3)
     np.testing.assert_allclose(brain, plain, rtol=2e-2)

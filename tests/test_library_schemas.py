@@ -219,6 +219,8 @@ def test_our_operators_under_pytorchs_names():
             ("_safe_softmax", "default", (torch.tensor([[-math.inf, 2.0]]), 1), torch.tensor([[0.0, 1.0]])),
             ("_safe_softmax", "default", (x - math.inf, 1), x * 0),
             ("native_dropout_backward", "default", (x, x > 1, 2.0), x * (x > 1) * 2),
+                        ("alias", "default", (x,), x), ("slice", "Tensor", (x, -1, 1, None), x[..., 1:]),
+            ("index", "Tensor", (x, [None, torch.tensor(0)]), x[:, 0]), ("_sparse_addmm", "default", (x, x, x), x + x @ x),
             ("threshold_backward", "default", (x, x, 1), x * (x > 1)), ("_to_copy", "default", (x,), x)):
         assert torch.allclose(getattr(getattr(aten, name), overload)(*args), expected, 1e-6)
     for wrong in (lambda: aten.no_such_name, lambda: aten.add.no_such_overload, lambda: torch.ops.create.no_such_name):
@@ -244,6 +246,8 @@ assert metadata.version("torch") == tritorch.__version__ and util.find_spec("tor
 assert metadata.distribution("torch").metadata["Name"] == "torch" and "torch" in metadata.packages_distributions()
 import sys
 assert sys.modules["torch.nn.init"] is tritorch.nn.init and sys.modules["torch.nn.linear"] is sys.modules["tritorch.nn.linear"]
+assert type(torch.ones(2, 3, 4).shape[1:]) is torch.Size and torch.Size([2, 3])[:-1].numel() == 2 and torch.Size([2, 3])[-1] == 3
+assert torch.__name__ == "torch" and torch.torch.nn is torch.nn and torch.__spec__.name == "tritorch"
 try:
     import torch.no_such_module
 except ModuleNotFoundError as error:
@@ -260,6 +264,26 @@ else:
     raise AssertionError
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_torch_is_gone_with_the_handle():
+    program = """
+import tritorch
+tritorch.as_torch().remove()
+assert tritorch.__name__ == "tritorch" and type(tritorch.ones(2, 3).shape[1:]) is tuple and not hasattr(tritorch, "torch")
+from tritorch import hub, nn
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_fake_may_come_before_its_operator():
+    @torch.library.register_fake("early::pairs")
+    def pairs(x):
+        return x.new_empty(x.shape[0] // 2)
+
+    torch.library.define("early::pairs", "(Tensor x) -> Tensor")
+    torch.library.impl("early::pairs", "cpu", lambda x: x.reshape(-1, 2).sum(1))
+    assert torch.ops.early.pairs(torch.ones(4)).tolist() == [2, 2] and torch.ops.early.pairs(torch.ones(4, device="meta")).shape == (2,)
 
 
 def test_dtypes_and_reductions_as_packages_ask_for_them():

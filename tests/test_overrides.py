@@ -128,11 +128,16 @@ def test_ways_to_make_one():
             self.title = title
 
     assert Named([1.0], title="a").title == "a" and pickle.loads(pickle.dumps(copy.copy(X.as_subclass(Plain)))).shape == X.shape
-    with pytest.raises(NotImplementedError, match="__torch_function__"):
-        class Dispatched(torch.Tensor):
-            @classmethod
-            def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-                pass
+
+    class Dispatched(torch.Tensor):                                      # it can be written, as packages do when they are imported
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            pass
+
+    for make in (lambda: Dispatched([1.0]), lambda: Dispatched(X), lambda: X.as_subclass(Dispatched), lambda: nn.Parameter(Dispatched(2)),
+                 lambda: torch.Tensor._make_subclass(Dispatched, X), lambda: torch.Tensor._make_wrapper_subclass(Dispatched, (2,))):
+        with pytest.raises(NotImplementedError, match="__torch_function__"):
+            make()
 
 
 def test_parameters_and_buffers():

@@ -395,4 +395,4 @@ def test_autograd_profiler():
     with torch.autograd.profiler.profile(enabled=False) as prof:
         x + 1
     assert prof.found is None
-    assert torch.autograd.profiler.record_function is record_function
+    assert torch.autograd.profiler.record_function is record_function and not torch.autograd._profiler_enabled()

@@ -1,13 +1,18 @@
 """Names beside operators that programs and libraries import or ask: what they give, and what they refuse."""
 import pickle
+import zipfile
 from collections import namedtuple
 from importlib import import_module
+from typing import Optional, Union
 
 import numpy as np
 import pytest
 
 import tritorch as torch
 from tritorch import nn
+from tritorch._subclasses import fake_tensor
+from tritorch.distributed import rpc
+from tritorch.fx.experimental import proxy_tensor
 from tritorch.nn.parallel.scatter_gather import gather, scatter, scatter_kwargs
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -125,8 +130,102 @@ def test_devices_that_can_only_be_named():
     refused(RuntimeError, lambda: torch.device("gpu"), lambda: torch.device("mps:x"))
 
 
+def test_programs_of_jit_run_as_they_are():
+    jit, layer = torch.jit, nn.Linear(2, 2)
+    x = torch.ones(1, 2)
+    assert jit.script(layer) is jit.trace(layer, (x,)) is jit.trace_module(layer, {"forward": x}) is layer
+    assert jit.freeze(layer) is jit.optimize_for_inference(layer) is layer
+    with jit.optimized_execution(False):
+        assert jit.wait(jit.fork(lambda a, b: a + b, 1, b=2)) == 3
+    assert not isinstance(layer, jit.ScriptModule) and issubclass(jit.RecursiveScriptModule, nn.Module)
+    for refused in (lambda: jit.save(layer, "f"), lambda: jit.load("f"), lambda: jit._get_trace_graph(layer, (x,))):
+        with pytest.raises(NotImplementedError, match="; use "):
+            refused()
+
+
+def test_types_of_elements():
+    Tensor, x, seen = torch.Tensor, torch.ones(1), torch.jit.isinstance
+    for value, kind in ((x, Tensor), (None, Optional[Tensor]), (3, str | int),  # noqa: UP045
+                        ([x], (Tensor, list[Tensor])), (x, Union[int, Tensor]), ([], list[int]),  # noqa: UP007
+                        ((1, "a"), tuple[int, str]), ((1, 2, 3), tuple[int, ...]), ({"a": [1]}, dict[str, list[int]])):
+        assert seen(value, kind)
+    for value, kind in (([x, 1], list[Tensor]), ((1,), tuple[int, str]), ({1: 2}, dict[str, int]), ([1], tuple[int])):
+        assert not seen(value, kind)
+
+
+def test_guards_of_dispatch_keys():
+    keys, c = torch._C.DispatchKey, torch._C
+    both = c.DispatchKeySet(keys.AutocastCPU) | c.DispatchKeySet(keys.AutocastXPU)
+    assert both.has(keys.AutocastXPU) and not both.has(keys.AutogradCPU)
+    x = torch.ones(2, 2, requires_grad=True)
+    with torch.autocast("cpu"), c._ExcludeDispatchKeyGuard(both):
+        assert (x @ x).dtype == torch.float32 and (x @ x).requires_grad
+    with c._ExcludeDispatchKeyGuard(c.DispatchKeySet(keys.Autograd)):
+        assert not (x @ x).requires_grad
+    refused(NotImplementedError, lambda: c._ExcludeDispatchKeyGuard(c.DispatchKeySet(keys.CPU)).__enter__())
+
+
+def test_complex_halves_can_only_be_named():
+    kind = torch.complex32
+    assert kind is torch.chalf and kind.is_complex and kind.itemsize == 4 and kind not in (torch.complex64, torch.float32)
+    assert repr(kind) == "tritorch.complex32" and pickle.loads(pickle.dumps(kind)) is kind
+    refused((TypeError, NotImplementedError, RuntimeError), lambda: torch.zeros(2, dtype=kind), lambda: X.to(kind),
+            lambda: torch.tensor([1j], dtype=kind), lambda: torch.empty(2, dtype=kind))
+
+
+def test_nothing_is_exported():
+    onnx = torch.onnx
+    assert not onnx.is_in_onnx_export() and onnx.symbolic_helper.parse_args("v", "i")(refused) is refused
+    assert onnx.register_custom_op_symbolic("a::b", refused, 11) is None and onnx.TrainingMode.EVAL.name == "EVAL"
+    refused(NotImplementedError, lambda: onnx.export(nn.Linear(1, 1), (X,), "f"), lambda: torch.autograd.profiler.emit_nvtx())
+
+
+def test_records_of_files(tmp_path):
+    with zipfile.ZipFile(tmp_path / "f.pt", "w") as archive:
+        archive.writestr("f/data.pkl", b"a")
+        archive.writestr("f/data/0", b"bc")
+    reader = torch.PyTorchFileReader(str(tmp_path / "f.pt"))
+    assert reader.get_all_records() == ["data.pkl", "data/0"] and reader.get_record("data/0") == b"bc" and not reader.has_record("f")
+    refused(RuntimeError, lambda: reader.get_record("data/1"))
+
+
+def test_states_of_devices():
+    from tritorch.utils.checkpoint import get_device_states, set_device_states
+
+    x = torch.ones(2, device="cuda") if torch.cuda.is_available() else X
+    indices, states = get_device_states(x, [x], 3)
+    assert indices == [0, 0] * x.is_cuda and len(states) == len(indices) and torch.cuda._initialized is torch.cuda.is_initialized()
+    a = torch.rand(3, device=x.device)
+    set_device_states(indices, states)
+    assert not x.is_cuda or torch.equal(a, torch.rand(3, device=x.device))
+
+
+def test_what_depends_on_the_order_of_threads():
+    from tritorch._prims_common import alert_not_deterministic
+
+    assert alert_not_deterministic("roi") is None
+    torch.use_deterministic_algorithms(True)
+    try:
+        refused(RuntimeError, lambda: alert_not_deterministic("roi"))
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="roi"):
+            alert_not_deterministic("roi")
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_whether_a_profiler_is_at_work():
+    with torch.profiler.profile():
+        assert torch.autograd._profiler_enabled()
+        torch.autograd._disable_profiler()
+        assert not torch.autograd._profiler_enabled()
+
+
 def test_names_below():
     c = torch._C
+    assert c._TensorMeta is type(torch.Tensor) and not c._are_functorch_transforms_active() and not c._jit_can_fuse_on_gpu()
+    assert c._get_privateuse1_backend_name() == "privateuseone" and not rpc.is_available()
+    assert not fake_tensor.is_fake(X) and proxy_tensor.get_proxy_mode() is None
     assert c._get_tracing_state() is None and c._log_api_usage_once("x") is None and c._get_default_device() == "cpu"
     assert c._nn._parse_to("cpu", torch.float64) == (torch.device("cpu"), torch.float64, False, None)
     assert c._nn._parse_to(X, True, memory_format=torch.channels_last) == (X.device, X.dtype, True, torch.channels_last)
@@ -144,7 +243,12 @@ def test_names_below():
     ("_dynamo.utils", "is_compile_supported"), ("_dynamo", "OptimizedModule assume_constant_result mark_static_address eval_frame"),
     ("distributed.constants", "default_pg_timeout"), ("_dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"),
     ("__config__", "show parallel_info"), ("distributed", "ReduceOp"), ("nn.parallel.scatter_gather", "gather scatter"),
-    ("", "Future UntypedStorage layout")])
+    ("utils.data.dataloader", "_BaseDataLoaderIter _SingleProcessDataLoaderIter _MultiProcessingDataLoaderIter _DatasetKind"),
+    ("functional", "einsum norm split"), ("_custom_ops", "custom_op"), ("_tensor_str", "_tensor_str PRINT_OPTS _add_suffixes"),
+    ("_jit_internal", "_copy_to_script_wrapper Final BroadcastingList2"), ("fx.graph_module", "_CodeOnlyModule _copy_attr _assign_attr"),
+    ("fx.node", "Node Target Argument map_arg"), ("autograd.profiler", "EventList"), ("profiler", "kineto_available"),
+    ("profiler.profiler", "_default_schedule_fn schedule"),
+    ("", "Future UntypedStorage layout celu_ selu_ ScriptModule SymInt SymFloat SymBool sym_int sym_not")])
 def test_where_programs_import_from(path, names):
     module = import_module("tritorch" + (path and "." + path))
     for name in names.split():

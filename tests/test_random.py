@@ -168,7 +168,8 @@ def test_ends_of_intervals():
         y = T.empty(300_000, dtype=kind).uniform_(1, 2)
         assert y.min() >= 1 and y.max() < 2
     assert T.empty(200_000).exponential_().min() > 0
-    assert (T.empty(3).uniform_(4, 4) == 4).all()
+    assert (T.empty(3).uniform_(4, 4) == 4).all() and (T.empty(3).uniform_(T.tensor(4), T.tensor(4.0)) == 4).all()
+    assert (T.empty(3).normal_(T.tensor(2.0), T.tensor(0)) == 2).all()
     assert set(R.randint(3, (1000,)).tolist()) == {0, 1, 2}
     assert R.randint(-2, 1, (500,)).min() == -2
     whole = R.randint(-(1 << 63), (1 << 63) - 1, (1000,))

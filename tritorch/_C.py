@@ -11,10 +11,15 @@ from tritorch.device import as_device, cpu
 from tritorch.errors import LinAlgError as _LinAlgError  # noqa: F401
 from tritorch.errors import OutOfMemoryError  # noqa: F401
 from tritorch.generator import Generator  # noqa: F401
+from tritorch.library.keys import DispatchKey, DispatchKeySet  # noqa: F401
+from tritorch.library.keys import excluded as _ExcludeDispatchKeyGuard  # noqa: F401
 from tritorch.nn.conversion import _parse_to as _destination
 from tritorch.protocol import DisableTorchFunction, DisableTorchFunctionSubclass  # noqa: F401
 from tritorch.protocol import disabled as _disabled_torch_function_impl  # noqa: F401
 from tritorch.protocol import state as _seen
+from tritorch.tensor import Tensor
+
+_TensorMeta = type(Tensor)
 
 
 class Graph:
@@ -25,8 +30,22 @@ class Value:
     """What a value in such a graph would be."""
 
 
+class Node:
+    """What an operation in such a graph would be."""
+
+
 def _get_tracing_state():
     """Always None: nothing is traced."""
+
+
+def _are_functorch_transforms_active():
+    """Always False: the functions that `vmap` and the like call are given plain tensors."""
+    return False
+
+
+def _get_privateuse1_backend_name():
+    """The name of the device of others, which there is none of here."""
+    return "privateuseone"
 
 
 def _log_api_usage_once(event):
@@ -79,6 +98,13 @@ def _ignored(switch):
     """Nothing: there is no TorchScript to switch."""
 
 
+def _jit_can_fuse_on_cpu():
+    """Always False."""
+    return False
+
+
+
 _jit_set_profiling_executor = _jit_set_profiling_mode = _jit_set_texpr_fuser_enabled = _ignored
-_jit_override_can_fuse_on_cpu = _jit_override_can_fuse_on_gpu = _jit_set_nvfuser_enabled = _ignored
+_jit_set_nvfuser_guard_mode = _jit_override_can_fuse_on_cpu = _jit_override_can_fuse_on_gpu = _jit_set_nvfuser_enabled = _ignored
+_jit_can_fuse_on_gpu = _jit_can_fuse_on_cpu
 _nn = _Namespace(_parse_to=_parse_to, flatten_dense_tensors=_flatten_dense_tensors, unflatten_dense_tensors=_unflatten_dense_tensors)

@@ -15,15 +15,22 @@ from tritorch.typed import HalfTensor as HalfTensor
 from tritorch.typed import IntTensor as IntTensor
 from tritorch.typed import LongTensor as LongTensor
 from tritorch.errors import OutOfMemoryError as OutOfMemoryError
+from tritorch.file_reader import PyTorchFileReader as PyTorchFileReader
+from tritorch.jit import ScriptModule as ScriptModule
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
 from tritorch.cuda.stream import Stream as Stream
+from tritorch.symbolic import SymBool as SymBool
+from tritorch.symbolic import SymFloat as SymFloat
+from tritorch.symbolic import SymInt as SymInt
 from tritorch.tensor import Tensor as Tensor
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
+from tritorch import _custom_ops as _custom_ops
 from tritorch import _dynamo as _dynamo
 from tritorch import _higher_order_ops as _higher_order_ops
 from tritorch import _inductor as _inductor
+from tritorch import _jit_internal as _jit_internal
 from tritorch import _library as _library
 from tritorch import _ops as _ops
 from tritorch import _prims_common as _prims_common
@@ -53,9 +60,11 @@ from tritorch.autograd.modes import enable_grad as enable_grad
 from tritorch import errors as errors
 from tritorch import export as export
 from tritorch import fft as fft
+from tritorch import file_reader as file_reader
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
 from tritorch import func as func
+from tritorch import functional as functional
 from tritorch import futures as futures
 from tritorch import fx as fx
 from tritorch import generator as generator
@@ -76,6 +85,7 @@ from tritorch import multiprocessing as multiprocessing
 from tritorch import native as native
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
+from tritorch import onnx as onnx
 from tritorch import ops as ops
 from tritorch import optim as optim
 from tritorch import overridable as overridable
@@ -111,6 +121,9 @@ from tritorch import storage as storage
 from tritorch import storage_methods as storage_methods
 from tritorch import surface as surface
 from tritorch import switches as switches
+from builtins import float as sym_float
+from builtins import int as sym_int
+from tritorch import symbolic as symbolic
 from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
@@ -183,6 +196,8 @@ sparse_coo: layout
 sparse_csc: layout
 sparse_csr: layout
 strided: layout
+sym_max: Any
+sym_min: Any
 uint1: dtype
 uint16: dtype
 uint2: dtype
@@ -1429,7 +1444,7 @@ def is_autocast_cpu_enabled() -> Any:
     """`is_autocast_enabled('cpu')`, as it was called before."""
     ...
 def is_autocast_enabled(device_type=...) -> Any:
-    """Whether operators on this type of device are being cast in this thread."""
+    """Whether operators on this type of device are being cast in this thread: False of devices that have no tensors here."""
     ...
 def is_complex(input) -> Any:
     """Whether the dtype is a complex one."""
@@ -2237,6 +2252,9 @@ def swapaxes(input, dim0, dim1) -> Tensor:
     ...
 def swapdims(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""
+    ...
+def sym_not(a) -> Any:
+    """not a."""
     ...
 def t(input) -> Any:
     """The transpose of a tensor of at most two dims."""

@@ -8,9 +8,11 @@
 (tritorch.float32, tritorch.float32)
 """
 import enum
+import warnings
 
+from tritorch.determinism import are_deterministic_algorithms_enabled, is_deterministic_algorithms_warn_only_enabled
 from tritorch.dtype import get_default_dtype, promote, types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.tensor import Tensor
 
 
@@ -75,3 +77,12 @@ def elementwise_dtypes(*_args, type_promotion_kind):
     if type_promotion_kind is KIND.COMPLEX_TO_FLOAT and kind.is_complex:
         return computed, kind.to_real()
     return computed, types.bool if type_promotion_kind is KIND.ALWAYS_BOOL else kind
+
+
+def alert_not_deterministic(caller):
+    """What an operator does that has no deterministic algorithm: RuntimeError, or a warning, if programs asked for such alone."""
+    if are_deterministic_algorithms_enabled():
+        found = sentence(caller, "an operator with a deterministic algorithm", "one without", use="use_deterministic_algorithms(False)")
+        if not is_deterministic_algorithms_warn_only_enabled():
+            raise RuntimeError(found)
+        warnings.warn(found, stacklevel=2)

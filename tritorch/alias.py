@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import sys
 
+from tritorch.shape import Size
 from tritorch.torch_version import __version__
 
 
@@ -46,6 +47,11 @@ class _Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         ours = [name for name in sys.modules if name.partition(".")[0] == "torch"]
         for name in ours:
             del sys.modules[name]
+        root = sys.modules["tritorch"]
+        root.__name__ = "tritorch"
+        vars(root).pop("torch", None)
+        if "__getitem__" in vars(Size):
+            del Size.__getitem__
 
 
 def _share():
@@ -59,7 +65,7 @@ def _share():
 def as_torch():
     """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are
     imported, and `importlib.metadata.version("torch")` is `tritorch.__version__`. Names that are not here are ModuleNotFoundErrors, as
-    of any package. The handle it returns has `remove()`.
+    of any package. Parts of sizes are sizes, as there, which makes `shape[0]` slower. The handle it returns has `remove()`.
 
     Raises ImportError where PyTorch itself has been imported.
 
@@ -73,7 +79,9 @@ def as_torch():
     found = sys.modules.get("torch")
     if found is not None and found is not sys.modules["tritorch"]:
         raise ImportError("as_torch: expected a call before anything imports torch, got PyTorch imported already")
-    sys.modules["torch"] = sys.modules["tritorch"]
+    root = sys.modules["torch"] = sys.modules["tritorch"]
+    root.torch, root.__name__ = root, "torch"                            # packages write torch.torch.Tensor, and ask the name
+    Size.__getitem__ = Size._part
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
     if finder is None:
         finder = _Finder()

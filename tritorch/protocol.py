@@ -123,9 +123,6 @@ def subclassed(cls, **options):
     own = getattr(cls.__torch_function__, "__func__", None) is not torch_function
     if not own and places.inside[sys._getframe(1).f_code.co_filename]:
         cls.__torch_function__ = disabled
-    dispatch = cls.__dict__.get("__torch_dispatch__")
-    if dispatch is not None and getattr(dispatch, "__name__", "") != "_disabled_torch_dispatch_impl":
-        raise NotImplementedError(sentence(cls.__name__, "a class that sees calls by __torch_function__", "one with a __torch_dispatch__"))
     if has_own(cls):
         arm()
         if own:
@@ -146,7 +143,7 @@ def as_subclass(self, cls):
     >>> type(torch.ones(2).as_subclass(Measured)).__name__
     'Measured'
     """
-    _check_class("as_subclass", cls)
+    check_class("as_subclass", cls)
     with DisableTorchFunction():
         seen = view.view_as(self, self)
         out = alias(seen, cls)
@@ -166,7 +163,7 @@ def make_subclass(cls, data, require_grad=False):
     >>> Measured([1.0, 2.0], "m").requires_grad
     True
     """
-    _check_class("_make_subclass", cls)
+    check_class("_make_subclass", cls)
     if not isinstance(data, Tensor):
         raise NoTensor(sentence("_make_subclass", "a tensor as data", type(data).__name__))
     with DisableTorchFunction():
@@ -174,13 +171,19 @@ def make_subclass(cls, data, require_grad=False):
 
 
 def make_wrapper_subclass(cls, size, **options):
-    """`Tensor._make_wrapper_subclass`: TypeError, for it takes a class with a `__torch_dispatch__`, which there is none of here."""
+    """`Tensor._make_wrapper_subclass`: it takes a class with a `__torch_dispatch__`, of which there are no objects here.
+    NotImplementedError for such a class, TypeError for others."""
+    check_class("_make_wrapper_subclass", cls)
     raise TypeError(sentence("_make_wrapper_subclass", "a class with a __torch_dispatch__", cls.__name__,
                              use="a class with a __torch_function__ that keeps the tensor as an attribute"))
 
 
-def _check_class(name, cls):
+def check_class(name, cls):
+    """A class with a `__torch_dispatch__` can be written, as packages do when imported, but has no objects: no operator asks it."""
     check(isinstance(cls, type) and issubclass(cls, Tensor), name, "a subclass of Tensor", repr(cls), error=TypeError)
+    dispatch = getattr(cls, "__torch_dispatch__", None)
+    check(dispatch is None or getattr(dispatch, "__name__", "") == "_disabled_torch_dispatch_impl", name,
+          f"{cls.__name__} to see calls by __torch_function__", "a class with a __torch_dispatch__", error=NotImplementedError)
 
 
 # ------------------------------------------------------------------ objects of other classes

@@ -55,7 +55,7 @@ HOMES = {
     "alias": "as_torch",
     "compiler": "_disable_dynamo compile",
     "func": "vmap",
-    "jit": "_assert",
+    "jit": "_assert ScriptModule",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
             set_deterministic_debug_mode use_deterministic_algorithms""",
     "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
@@ -98,8 +98,10 @@ HOMES = {
             qscheme""",
     "futures": "Future",
     "storage": "UntypedStorage",
+    "symbolic": "SymBool SymFloat SymInt sym_float sym_int sym_max sym_min sym_not",
     "interop": "from_file",
     "storage_methods": "resize_as_",
+    "file_reader": "PyTorchFileReader",
     "utils.dlpack": "to_dlpack",
     "nn.functional": """celu_ channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle selu_
             threshold_""",
@@ -112,11 +114,11 @@ HOMES = {
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_C", "__config__", "__future__", "_dynamo", "_higher_order_ops", "_inductor", "_library", "_ops", "_prims_common",
-            "_subclasses", "_tensor_str", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu", "distributed",
-            "distributions", "export", "fft", "func", "futures", "fx", "hub", "jit", "library", "linalg", "masked", "mps",
-            "multiprocessing", "nn", "optim", "overrides", "profiler", "quantization", "random", "return_types", "safetensors",
-            "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+PACKAGES = ("_C", "__config__", "__future__", "_custom_ops", "_dynamo", "_higher_order_ops", "_inductor", "_jit_internal", "_library",
+            "_ops", "_prims_common", "_subclasses", "_tensor_str", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu",
+            "distributed", "distributions", "export", "fft", "func", "functional", "futures", "fx", "hub", "jit", "library", "linalg",
+            "masked", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "quantization", "random", "return_types",
+            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():

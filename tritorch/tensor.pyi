@@ -380,7 +380,7 @@ class Tensor:
         ...
     @staticmethod
     def _make_wrapper_subclass(cls, size, **options) -> Any:
-        """`Tensor._make_wrapper_subclass`: TypeError, for it takes a class with a `__torch_dispatch__`, which there is none of here."""
+        """`Tensor._make_wrapper_subclass`: it takes a class with a `__torch_dispatch__`, of which there are no objects here."""
         ...
     def _nnz(self, *args, **kwargs) -> Any:
         """Tensors of layout sparse_coo, or a compressed one have `_nnz`; others raise NotImplementedError."""

@@ -37,7 +37,10 @@ def new_tensor(cls, *args, device=None, **given):
         seen = empty((0,), dtype=get_default_dtype(), device=args[0].device).set_(args[0])
     else:
         seen = _constructed("Tensor", args, get_default_dtype(), device)
-    return seen if cls is Tensor else alias(seen, cls)
+    if cls is Tensor:
+        return seen
+    protocol.check_class("Tensor", cls)
+    return alias(seen, cls)
 
 
 def new(self, *args, device=None):

@@ -11,6 +11,7 @@ import weakref
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.device import is_available
+from tritorch.device import ELSEWHERE
 from tritorch.dispatch import Interpreter
 from tritorch.dtype import as_dtype, bfloat16, float16, float32, promote_types
 from tritorch.errors import check, switches
@@ -227,7 +228,9 @@ def is_autocast_available(device_type):
 
 
 def is_autocast_enabled(device_type="cuda"):
-    """Whether operators on this type of device are being cast in this thread."""
+    """Whether operators on this type of device are being cast in this thread: False of devices that have no tensors here."""
+    if device_type in ELSEWHERE:
+        return False
     _check_kind("is_autocast_enabled", device_type)
     return _local.active[device_type] is not None
 

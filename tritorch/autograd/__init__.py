@@ -29,7 +29,8 @@ __all__ = ["Function", "GradcheckError", "Node", "Variable", "backward", "detect
 
 
 def __getattr__(name):
-    """tritorch.autograd.profiler lies above this layer: it loads when it is first asked for."""
-    if name == "profiler":
-        return importlib.import_module("tritorch.autograd.profiler")
+    """tritorch.autograd.profiler lies above this layer: it loads when it, or one of its functions, is first asked for."""
+    if name in ("profiler", "_profiler_enabled", "_disable_profiler"):
+        found = importlib.import_module("tritorch.autograd.profiler")
+        return found if name == "profiler" else getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,17 @@
 """tritorch.profiler under the names of PyTorch's older interface."""
+from tritorch.errors import sentence
 from tritorch.profiler import ProfilerActivity, record_function, session
+from tritorch.profiler.events import EventList
 
-__all__ = ["profile", "record_function"]
+__all__ = ["EventList", "emit_nvtx", "profile", "record_function"]
+
+
+class emit_nvtx:
+    """NotImplementedError: operators put no marks into Nsight's timelines."""
+
+    def __init__(self, enabled=True, record_shapes=False):
+        raise NotImplementedError(sentence("emit_nvtx", "ranges of the program's own", "a call for those of all operators",
+                                           use="tritorch.cuda.nvtx.range"))
 
 
 class profile(session.profile):
@@ -40,3 +50,14 @@ class profile(session.profile):
     def total_average(self):
         """The sum of all events."""
         return self.events().total_average()
+
+
+def _profiler_enabled():
+    """Whether a profiler is at work."""
+    return session.active is not None
+
+
+def _disable_profiler():
+    """Have the profiler that is at work stop."""
+    if session.active is not None:
+        session.active.stop()

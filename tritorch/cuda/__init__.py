@@ -87,6 +87,8 @@ def __getattr__(name):
     profiler and what the board says of itself: they load when they are asked for."""
     if name in ("amp", "nvtx", "profiler"):
         return importlib.import_module("tritorch.cuda." + name)
+    if name == "_initialized":                                           # packages read it, where PyTorch says is_initialized()
+        return is_initialized()
     if name == "make_graphed_callables":
         return importlib.import_module("tritorch.graphs").make_graphed_callables
     if name.endswith("Tensor") and (made := importlib.import_module("tritorch.typed").ON_CUDA.get(name)):

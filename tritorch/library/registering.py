@@ -252,7 +252,16 @@ def register_kernel(op, device_types, func=None, /, *, lib=None):
 
 
 def register_fake(op, func=None, /, *, lib=None, _stacklevel=1, allow_override=True):
-    """`op.register_fake`; without `func` a decorator."""
+    """`op.register_fake`; without `func` a decorator. By the name of an operator that nobody has declared yet, the function waits for it,
+    where PyTorch raises: so packages whose operators are in C++ libraries can be imported, and used as far as Python goes.
+
+    >>> import tritorch as torch
+    >>> @torch.library.register_fake("elsewhere::doubled")
+    ... def doubled(x):
+    ...     return x.new_empty(x.shape)
+    """
+    if isinstance(op, str) and "::" in op and op.removesuffix(".default") not in operators:
+        return impl(op, "Meta", func, lib=lib)
     operator = _known(op)
     check(allow_override or operator._fake is None, operator.name(), "one function that tells what the results are like", "a second one")
     return operator.register_fake if func is None else operator.register_fake(func)

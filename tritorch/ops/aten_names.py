@@ -29,6 +29,11 @@ UNLIKE = {
         dtype=dtype, device=device, non_blocking=non_blocking, copy=True),
     "_unsafe_view": lambda input, size: input.reshape(size).clone(),
     "lift_fresh": lambda input: input,
+    "alias": lambda input: input.view_as(input),
+    "_pin_memory": lambda input, device=None: input.pin_memory(),
+    "index": lambda input, indices: input[tuple([slice(None) if i is None else i for i in indices])],
+    "slice": lambda input, dim=0, start=None, end=None, step=1: input[(slice(None),) * (dim % input.ndim) + (slice(start, end, step),)],
+    "_sparse_addmm": lambda input, mat1, mat2, *, beta=1, alpha=1: input.addmm(mat1, mat2, beta=beta, alpha=alpha),
     "sigmoid_backward": lambda grad_output, output: registry["sigmoid_backward"](grad_output, output),
     "tanh_backward": lambda grad_output, output: registry["tanh_backward"](grad_output, output),
     "silu_backward": lambda grad_output, input: registry["silu_backward"](grad_output, input),
@@ -40,7 +45,6 @@ UNLIKE = {
     "_safe_softmax": lambda self, dim, dtype=None: methods.surface["where"](
         (self == -math.inf).all(dim, True), 0.0, registry["softmax"](self, dim, dtype)),
     "native_dropout_backward": lambda grad_output, mask, scale: grad_output * mask * scale,
-    "slice": lambda self, dim=0, start=None, end=None, step=1: self.transpose(0, dim)[start:end:step].transpose(0, dim),
     "log_sigmoid": lambda input: registry["logsigmoid"](input),
 }
 

@@ -273,6 +273,8 @@ def refill_parts(x, fill, a, b, generator):
 def refill(x, fill, a, b, generator):
     if state.grad and x.requires_grad and x.is_leaf:
         raise RuntimeError("random fill: a leaf Variable that requires grad is being used in an in-place operation; use no_grad()")
+    if isinstance(a, Tensor) or isinstance(b, Tensor):                   # of one number without dims, as PyTorch takes it
+        a, b = (v.item() if isinstance(v, Tensor) and not v.ndim else v for v in (a, b))
     if x.dtype.is_complex:
         refill_parts(x, fill, a, b, generator)
         return x

@@ -83,6 +83,11 @@ def schedule(*, wait, warmup, active, repeat=0, skip_first=0, skip_first_wait=0)
     return action
 
 
+def _default_schedule_fn(step):
+    """What no schedule means: every step is recorded."""
+    return ProfilerAction.RECORD
+
+
 def tensorboard_trace_handler(dir_name, worker_name=None, use_gzip=False):
     """For `on_trace_ready`: writes a trace into a folder, under a name of its own that TensorBoard's profiler plugin finds."""
     def write(prof):

@@ -8,8 +8,9 @@
 [11, (22, 33)]
 """
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 PyTree = Any
 
@@ -30,8 +31,15 @@ def _namedtuple_unflatten(values, context):
     return context(*values)
 
 
-# type → (its children and what else makes it, how it is made of them)
-_nodes = {
+class NodeDef(NamedTuple):
+    """A type of containers: its children and what else makes it, and how it is made of them."""
+
+    flatten_fn: Callable
+    unflatten_fn: Callable
+
+
+# by type; packages read it under PyTorch's name, which follows
+_nodes = {kind: NodeDef(*functions) for kind, functions in {
     dict: (_dict_flatten, _dict_unflatten),
     list: (lambda x: (x, None), lambda children, _: list(children)),
     tuple: (lambda x: (list(x), None), lambda children, _: tuple(children)),
@@ -40,7 +48,8 @@ _nodes = {
                   lambda children, context: defaultdict(context[0], zip(context[1], children))),
     deque: (lambda q: (list(q), q.maxlen), lambda children, maxlen: deque(children, maxlen)),
     "namedtuple": (_namedtuple_flatten, _namedtuple_unflatten),
-}
+}.items()}
+SUPPORTED_NODES = _nodes
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 
 
@@ -48,7 +57,7 @@ def register_pytree_node(cls, flatten_fn, unflatten_fn, **options):
     """Let `cls` be a container: `flatten_fn(x)` gives (children, context), `unflatten_fn(children, context)` makes one."""
     if cls in _nodes:
         raise ValueError(f"register_pytree_node: expected a class that is no node yet, got {cls.__name__}")
-    _nodes[cls] = flatten_fn, unflatten_fn
+    _nodes[cls] = NodeDef(flatten_fn, unflatten_fn)
 
 
 _register_pytree_node = register_pytree_node
@@ -93,6 +102,11 @@ def _kind(tree):
     if kind in _nodes:
         return kind
     return "namedtuple" if isinstance(tree, tuple) and hasattr(tree, "_fields") else None
+
+
+def _get_node_type(tree):
+    """The key in SUPPORTED_NODES of what is a container; the type of a leaf."""
+    return _kind(tree) or type(tree)
 
 
 @dataclass(eq=True, repr=False)

@@ -217,6 +217,12 @@ class DistributedDataParallel(Module, Joinable):
         """
         return Join([self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size)
 
+    def _get_ddp_logging_data(self):
+        """Facts for logs, under PyTorch's names."""
+        return {"world_size": self.process_group.size(), "rank": self.process_group.rank(), "module_name": type(self.module).__name__,
+                "find_unused_parameters": self.find_unused_parameters, "gradient_as_bucket_view": self.gradient_as_bucket_view,
+                "static_graph": self.static_graph, "broadcast_buffers": self.forward_sync_buffers}
+
     def join_hook(self, **kwargs):
         """The JoinHook of this module; `divide_by_initial_world_size` is the only keyword it heeds."""
         check(not self.skip_all_reduce_unused_params, "join", "all buckets to travel", "skip_all_reduce_unused_params=True")

@@ -70,16 +70,20 @@ class DataLoader(Generic[T]):
     def __iter__(self):
         if not self.num_workers:
             check(not self.timeout, "DataLoader", "timeout 0 without workers", self.timeout, error=AssertionError)
-            return _SingleIterator(self)
+            return _SingleProcessDataLoaderIter(self)
         if not self.persistent_workers:
-            return _WorkersIterator(self)
+            return _MultiProcessingDataLoaderIter(self)
         options = copy.copy(self)                                        # so that the workers end when the loader dies: no cycle
         vars(options).pop("_iterator", None)
         if self._iterator is None or not self._iterator.workers.processes:
-            self._iterator = _WorkersIterator(options)
+            self._iterator = _MultiProcessingDataLoaderIter(options)
         else:
             self._iterator.start_over(options)
         return self._iterator
+
+    @property
+    def _dataset_kind(self):
+        return _DatasetKind.Iterable if self._iterable else _DatasetKind.Map
 
     @property
     def _index_sampler(self):
@@ -93,6 +97,12 @@ class DataLoader(Generic[T]):
 
     def _fetch_maker(self):
         return (_IterableFetch if self._iterable else _MapFetch).maker(self.collate_fn, self.batch_sampler is not None, self.drop_last)
+
+
+class _DatasetKind:
+    """Names of the kinds of datasets, which packages compare `DataLoader._dataset_kind` with."""
+
+    Map, Iterable = 0, 1
 
 
 class _Endless:
@@ -173,7 +183,7 @@ class _Maker:
 
 
 # ------------------------------------------------------------------ iterating
-class _Iterator:
+class _BaseDataLoaderIter:
     def __init__(self, loader):
         self.loader, self.seed = loader, drawn_seed(loader.generator)    # drawn with and without workers: the order must not depend on them
         self.pins = loader.pin_memory and is_available()
@@ -183,7 +193,7 @@ class _Iterator:
         return self
 
     def __next__(self):
-        with record_function(f"enumerate(DataLoader)#_{self.kind}DataLoaderIter.__next__"):          # as PyTorch calls it
+        with record_function(f"enumerate(DataLoader)#{type(self).__name__}.__next__"):               # as PyTorch calls it
             return self.batch()
 
     def __len__(self):
@@ -205,10 +215,8 @@ class _Iterator:
         return pinned(batch) if self.pins else batch
 
 
-class _SingleIterator(_Iterator):
+class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
     """Fetches in this process."""
-
-    kind = "SingleProcess"
 
     def __init__(self, loader):
         super().__init__(loader)
@@ -218,13 +226,11 @@ class _SingleIterator(_Iterator):
         return self.finished(self.fetch(next(self.indices)))
 
 
-class _WorkersIterator(_Iterator):
+class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
     """Hands out tasks to the workers in turn and puts the results back in order.
 
     A task is named (epoch, number), so that what is left of an epoch that was broken off is recognised and dropped.
     """
-
-    kind = "MultiProcessing"
 
     def __init__(self, loader):
         super().__init__(loader)
@@ -236,6 +242,10 @@ class _WorkersIterator(_Iterator):
         self.end = multiprocessing.util.Finalize(self, self.workers.close, exitpriority=10)      # at exit before the workers are killed
         self.epoch = 0
         self.begin()
+
+    def _shutdown_workers(self):
+        """End the processes. Packages call it, under this name."""
+        self.end()
 
     def begin(self):
         self.results, self.owner, self.sent, self.wanted = {}, {}, 0, 0

@@ -1,4 +1,4 @@
 """Communication hooks of DistributedDataParallel."""
-from tritorch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from tritorch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
 
-__all__ = ["default_hooks"]
+__all__ = ["default_hooks", "post_localSGD_hook"]
