@@ -116,7 +116,7 @@ DRAWS = "random numbers that Python or numpy draws"
 CASES = [(item, "item", "x.sum().item()"), (cpu, "cpu_", "x.cpu()"), (branch, "item", "if x.sum()"), (shown, "tensor_repr", "str(x)"),
          (nonzero, "nonzero", "x.nonzero()"), (masked, "getitem", "x[x > 0]"), (waits, "synchronize", "torch.cuda.synchronize()"),
          (cpu_tensor, "mul", "torch.tensor(2.0)"), (constant, "tensor", "torch.tensor([2.0"), (counter, "add", "x + count[0]"),
-         (reseeded, "cuda_manual_seed", "torch.cuda.manual_seed"), (partly, "disabled, which compiler.disable keeps out,", "x * 2"),
+         (reseeded, "manual_seed", "torch.cuda.manual_seed"), (partly, "disabled, which compiler.disable keeps out,", "x * 2"),
          (python_numbers, DRAWS, None), (numpy_numbers, DRAWS, None), (opaque, "a result of type slice", None),
          (on_cpu, "ones", "torch.ones(2)"), (number_of_cpu, "item", "NUMBER.item()"), (list_of_cpu, "tolist", "NUMBER.tolist()"),
          (array_of_cpu, "numpy", "NUMBER.numpy()"), (appended, "'KEPT' of appended, a list that goes on in every call", None),
