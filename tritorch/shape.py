@@ -8,8 +8,8 @@ from tritorch.errors import check, sentence, whole_numbers
 
 
 class Size(tuple):
-    """The shape of a tensor: a tuple with `numel`. A part of it, `shape[1:]`, is a plain tuple: to give a Size makes every `shape[0]`
-    0.1 µs slower. Under `tritorch.as_torch()` it is a Size, since packages ask `x.shape[:-2].numel()`.
+    """The shape of a tensor: a tuple with `numel`. A part of it, `shape[1:]`, is a plain tuple: to give a Size makes every `shape[0]` a
+    call of Python, several times as slow. Under `tritorch.as_torch()` it is a Size, since packages ask `x.shape[:-2].numel()`.
 
     >>> import tritorch; tritorch.ones(2, 3).shape
     tritorch.Size([2, 3])
