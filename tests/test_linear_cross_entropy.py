@@ -4,6 +4,7 @@ import pytest
 from calls import Calls
 
 import tritorch as torch
+from tritorch.cuda import driver, tuner
 from tritorch.nn import functional as F
 from tritorch.ops import linear_cross_entropy as family
 
@@ -71,6 +72,27 @@ def test_half_types_are_as_near_as_the_plain_chain(dtype, device, cuda):
         want = want.detach().numpy()
         unit = 2.0 ** (-8 if dtype == "bfloat16" else -11) * np.abs(want).max()       # both end with a rounding of their own
         assert np.abs(ours - want).max() <= np.abs(theirs - want).max() + unit
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("classes, weighted", [(600, False), (515, True)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_that_wait_in_shared_memory(dtype, classes, weighted, cuda, monkeypatch):
+    """More rows than programs, of three tiles of which the last is not whole; one row does not count: as rows that are read twice."""
+    if driver.current().device_properties(0).major != 9:
+        pytest.skip("a kernel for Hopper")
+    monkeypatch.setattr(family, "sm_count", lambda: 2)
+    numbers = [RNG.standard_normal(shape).astype("f4") for shape in ((7, 64), (classes, 64), (classes,))]
+    target, weight = torch.tensor([5, 0, -100, 300, 511, 77, classes - 1]), torch.tensor(RNG.uniform(0.5, 2, classes).astype("f4"))
+    tensors = [torch.tensor(a).to(getattr(torch, dtype)).to(cuda).requires_grad_() for a in numbers]
+    found = []
+    for way in (dict(BLOCK_N=512, num_warps=4), dict(kernel="gluon", BLOCK_N=256, PER_SM=1, num_warps=1)):
+        with tuner.forcing("linear_cross_entropy", way):
+            loss = F.linear_cross_entropy(tensors[0], tensors[1], target.to(cuda), linear_bias=tensors[2], reduction="sum",
+                                          weight=weight.to(tensors[0]) if weighted else None)
+        found.append([t.detach().double().cpu().numpy() for t in (loss, *torch.autograd.grad(loss, tensors))])
+    for want, got in zip(*found):
+        assert np.abs(want).max() > 0 and np.abs(got - want).max() <= 2.0 ** (-7 if dtype == "bfloat16" else -10) * np.abs(want).max()
 
 
 def test_second_order():

@@ -1,6 +1,6 @@
 """A linear layer and the cross entropy of what it gives, without storing the logits: pieces of rows, one after the other, in one buffer.
 
-For 32768 tokens and 50304 classes the logits are 3.1 GiB in bfloat16, and so is their gradient; the buffer is half a GiB at most. Where
+For 32768 tokens and 50304 classes the logits are 3.1 GiB in bfloat16, and so is their gradient; the buffer is one GiB at most. Where
 the loss is a mean or a sum, the gradients are made along with it, while a piece is there: three products as in the plain chain, not four.
 """
 from math import prod
@@ -10,8 +10,8 @@ import numpy as np
 from tritorch.autograd.modes import again, state
 from tritorch.autograd.parts import joined_grads
 from tritorch.autograd.snapshot import expendable
-from tritorch.cuda import tuner
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda import driver, tuner
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -27,7 +27,7 @@ from tritorch.ops.cross_entropy import (
     weighted_mean,
 )
 from tritorch.ops.faults import fault_word
-from tritorch.ops.gemm import gemm
+from tritorch.ops.gemm import gemm, hardware
 from tritorch.ops.lerp import addcmul_value
 from tritorch.ops.loss import cross_entropy, reduced
 from tritorch.ops.matmul import linear
@@ -36,10 +36,11 @@ from tritorch.ops.normalize import contiguous, scalar
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
-K = kernels("linear_cross_entropy")
-BUFFER = 1 << 29                                                         # bytes; each piece adds a pass over the gradient of the weight
+K, WAITING = kernels("linear_cross_entropy"), kernels("linear_cross_entropy_gluon")
+BUFFER = 1 << 30                                                         # bytes; each piece adds a pass over the gradient of the weight
 SHAPES = (16384, 32), (8192, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # of the first two the rows under way stay in L2
 CANDIDATES = [dict(BLOCK_N=block, num_warps=warps) for block, warps in SHAPES]
+WAIT_IN = (4096, 16, 2), (2048, 8, 2)                                    # BLOCK_N, warps, programs a multiprocessor: rows in shared memory
 
 
 def check_shapes(input, linear_weight, linear_bias, target, weight, label_smoothing):
@@ -251,21 +252,38 @@ def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, i
 
         def run(candidate, out=None):
             out, vec = logits if out is None else out, min(16 // x.dtype.itemsize, candidate["BLOCK_N"])
+            if candidate.get("kernel") == "gluon":
+                block, warps, each = [candidate[name] for name in ("BLOCK_N", "num_warps", "PER_SM")]
+                launch(WAITING.loss_and_gradient_gluon_kernel, (min(rows, each * sm_count()),), part(losses, span), part(weights, span), out,
+                       word, logits, part(target, span), weight, wide, wide, target.strides[0], rows, classes, wide, ignore_index, number,
+                       BLOCK_N=block, HELD=cdiv(classes, block), num_warps=warps, maxnreg=2048 // (each * warps))
+                return
             launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, word, logits, part(target, span),
                    weight, sum_w, wide, wide, target.strides[0], classes, wide, ignore_index, scalar(label_smoothing, acc), number,
                    **options, **candidate, VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
 
-        run(choice(x.dtype, classes, lambda candidate: run(candidate, empty((rows, wide), x.dtype, x.device))))
+        run(choice(x.dtype, classes, not label_smoothing, lambda candidate: run(candidate, empty((rows, wide), x.dtype, x.device))))
 
     gradients_cuda(gx, gw, gb, x, w, b, slope)
 
 
-def choice(dtype, classes, run):
-    """Block size and warps of the kernel; `run` leaves the logits as they are, which the kernel itself need not."""
+def choice(dtype, classes, plain, run):
+    """Block size and warps of the kernel; `run` leaves the logits as they are, which the kernel itself need not. `plain`: without label
+    smoothing, so that rows may wait in shared memory."""
     if not tile(1, 0):
         return dict(BLOCK_N=min(max(next_power_of_2(classes) // 2, 1), 4096))
     fitting = [c for c in CANDIDATES if c["BLOCK_N"] < 2 * next_power_of_2(classes)] or CANDIDATES[-1:]
-    return tuner.choose("linear_cross_entropy", (dtype.name, classes), fitting, K.loss_and_gradient_kernel, run)
+    return tuner.choose("linear_cross_entropy", (dtype.name, classes, plain), waiting(dtype, classes, plain) + fitting,
+                        K.loss_and_gradient_kernel, run)
+
+
+def waiting(dtype, classes, plain):
+    """Candidates for Hopper by which rows wait in shared memory, where it has room for those of all programs."""
+    machine = hardware()
+    if not plain or dtype.itemsize != 2 or machine[2] != 9 or driver.current().name == "simulated":
+        return []
+    return [dict(kernel="gluon", BLOCK_N=block, PER_SM=each, num_warps=warps) for block, warps, each in WAIT_IN
+            if classes > block and 2 * cdiv(classes, block) * block * each <= machine[1] - 1024]
 
 
 @linear_cross_entropy_sum.grad("input", "linear_weight", "linear_bias")
@@ -290,7 +308,7 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
                          label_smoothing=0.0, options=None):
     """cross_entropy(linear(input, linear_weight, linear_bias), target, …) without storing the logits.
 
-    input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most 512 MiB of logits
+    input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most a GiB of logits
     exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
     K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
     changes nothing.
