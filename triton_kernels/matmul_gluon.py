@@ -20,7 +20,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul import activated, epilogue, load_c, tile_of
 from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
 from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
 from triton_kernels.quick import after_the_one_before
@@ -245,6 +245,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     START: gl.constexpr = TURN % CONSUMERS
     STEP: gl.constexpr = 1 if STREAM else CONSUMERS * max(PROGRAMS, 1)
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
+    WAITS: gl.constexpr = CONSUMERS == 2 and FORM == "row" and c_desc is None    # there are registers for the row that is added
     first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count, came = 0, ring[6]
@@ -256,6 +257,11 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
         batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS)
         m += TURN % PARTS * BLOCK_M
         summed = summing(n, begin, end, blocks, shape, BLOCK_N, BLOCK_K, STREAM) if SUMS else (0, 0)
+        waiting = ()
+        if WAITS:
+            for i in gl.static_range(PIECES):
+                rn = n + i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, piece))
+                waiting = waiting + (load_c(c_ptr, batch.to(gl.int64) * stride_cb, rn, rn, stride_cm, stride_cn, shape[1], shape[2], FORM),)
         if ACROSS:
             acc, slot, phase = multiply_across(ring, slot, phase, end - begin, BLOCK_M, BLOCK_N, STAGES, WARPS)
         else:
@@ -273,7 +279,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
             row, column = (m + i * ROWS, n) if ACROSS else (m, n + i * WIDTH)
             rm = row + gl.arange(0, ROWS, gl.SliceLayout(1, sums.type.layout))
             rn = column + gl.arange(0, WIDTH, gl.SliceLayout(0, sums.type.layout))
-            added, behind_it = c_ptr, beta
+            added, behind_it = waiting[i] if WAITS else c_ptr, beta
             if c_desc is not None:
                 at = TURN * BUFFERS + i % BUFFERS
                 mbarrier.wait(came.index(at), count * (PIECES // BUFFERS) + i // BUFFERS & 1)
@@ -330,7 +336,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have
     a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
     WARPS: gl.constexpr = gl.num_warps()
-    TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
+    TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 4 if PIECES == 4 and pre_desc is not None and CONSUMERS == 2 else 2
     BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO
     TA: gl.constexpr = a_desc.dtype
     TB: gl.constexpr = b_desc.dtype
