@@ -64,8 +64,8 @@ def chosen(x_ptr, target_ptr, w_ptr, m, M, stride_xm, stride_target, N, ignore_i
 
 @gluon.jit
 def loss_and_gradient_gluon_kernel(
-    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, stride_gxm, stride_xm, stride_target, M, N, WIDTH, ignore_index, number,
-    BLOCK_N: gl.constexpr, HELD: gl.constexpr,
+    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, stride_gxm, stride_xm, stride_target, M, N, WIDTH, ignore_index,
+    number, BLOCK_N: gl.constexpr, HELD: gl.constexpr,
 ):
     """Rows of WIDTH >= N numbers of which each begins at a multiple of 16 bytes, WIDTH a multiple of 8; HELD * BLOCK_N >= N, so that the
     last tile alone is not whole. Grid: as many programs as there are on the GPU at once."""
@@ -79,8 +79,7 @@ def loss_and_gradient_gluon_kernel(
     for i in range(gl.program_id(0), M, step):
         m = i.to(gl.int64)
         after, gx_row = m + step, gx_ptr + m * stride_gxm
-        next_target, next_known, next_counts, next_picked, next_hit = chosen(x_ptr, target_ptr, w_ptr, after, M, stride_xm, stride_target, N,
-                                                                             ignore_index)
+        following = chosen(x_ptr, target_ptr, w_ptr, after, M, stride_xm, stride_target, N, ignore_index)
         if word_ptr is not None:
             if known == 0:
                 gl.store(word_ptr, number)
@@ -101,5 +100,5 @@ def loss_and_gradient_gluon_kernel(
             ask(tiles, k, x_ptr + after * stride_xm, n, WIDTH, after < M)
         gl.thread_barrier()                                      # the gradient of all classes is there: now the target's is replaced
         gl.store(gx_row + target, (libdevice.exp2(picked * LOG2E - lse) * hit - hit).to(gx_ptr.dtype.element_ty), mask=counts)
-        target, known, counts, picked, hit = next_target, next_known, next_counts, next_picked, next_hit
+        target, known, counts, picked, hit = following
     async_copy.wait_group(0)

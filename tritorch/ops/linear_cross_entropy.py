@@ -254,9 +254,9 @@ def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, i
             out, vec = logits if out is None else out, min(16 // x.dtype.itemsize, candidate["BLOCK_N"])
             if candidate.get("kernel") == "gluon":
                 block, warps, each = [candidate[name] for name in ("BLOCK_N", "num_warps", "PER_SM")]
-                launch(WAITING.loss_and_gradient_gluon_kernel, (min(rows, each * sm_count()),), part(losses, span), part(weights, span), out,
-                       word, logits, part(target, span), weight, wide, wide, target.strides[0], rows, classes, wide, ignore_index, number,
-                       BLOCK_N=block, HELD=cdiv(classes, block), num_warps=warps, maxnreg=2048 // (each * warps))
+                launch(WAITING.loss_and_gradient_gluon_kernel, (min(rows, each * sm_count()),), part(losses, span), part(weights, span),
+                       out, word, logits, part(target, span), weight, wide, wide, target.strides[0], rows, classes, wide, ignore_index,
+                       number, BLOCK_N=block, HELD=cdiv(classes, block), num_warps=warps, maxnreg=2048 // (each * warps))
                 return
             launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, word, logits, part(target, span),
                    weight, sum_w, wide, wide, target.strides[0], classes, wide, ignore_index, scalar(label_smoothing, acc), number,
