@@ -282,12 +282,14 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                **{name: p.constants[name] for name in ("E", "EV", "LEFT", "RIGHT", "WIDE", "BLOCK_D", "BLOCK_V")})
         if way["kernel"] == "together":
             return run_kv(way, sums, turns, places)
-        programs = min(hardware()[0], cdiv(S, keys) * p.batches * G)
+        tiles = cdiv(S, keys)
+        programs = min(hardware()[0], tiles * p.batches * G)
         descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
                                                       (value, keys // 2))]
         launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, attn_mask,
-               alibi_slopes, base, gq.strides, lse.strides, delta.strides, p.stride_mask, p.stride_slopes, p.batches, *p.numbers,
-               BY_ROWS=rows == 128, PROGRAMS=programs, **{name: value for name, value in way.items() if name != "kernel"},
+               alibi_slopes, base, gq.strides, lse.strides, delta.strides, p.stride_mask, p.stride_slopes, cdiv(4 * programs, tiles),
+               p.batches, *p.numbers, BY_ROWS=rows == 128, PROGRAMS=programs,
+               **{name: value for name, value in {"BESIDE": 0, "BEHIND": 0, **way}.items() if name != "kernel"},
                **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "MASK", "DROPOUT", "WIDE", "BLOCK_D")})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
