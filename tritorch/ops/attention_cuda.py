@@ -10,7 +10,7 @@ from tritorch.cuda.tuner import choose
 from tritorch.dtype import types
 from tritorch.ops.attention_cpu import keep_scale, threshold
 from tritorch.ops.attention_lists import listed
-from tritorch.ops.attention_tiles import DENSE, GLUON, TILES, best_first, candidate, shared_bytes
+from tritorch.ops.attention_tiles import DENSE, GLUON, TILES, WHOLE, best_first, candidate, shared_bytes
 from tritorch.ops.gemm import hardware
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.precision import dot_precision
@@ -106,6 +106,8 @@ class Problem(NamedTuple):
         if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
             ways = [candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
         if which == "split":
+            if kind == "half" and 7 / 8 * machine[0] < cdiv(L, FEW) * self.batches * self.numbers[0] // group <= machine[0]:
+                ways += [{**candidate(kernel, False, *tile), "PIECES": 1} for tile in WHOLE.get(shape, ())]
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
@@ -176,7 +178,7 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     if pieces := p.pieces(hardware(), longest is not None):
         tensors = out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, base
         _chosen(p._replace(tma=False, gluon=()), "split", SPLIT, "attention_split_kernel",
-                lambda way: run_in_pieces(p, way, pieces, *tensors, late=late))
+                lambda way: run_in_pieces(p, way, way.get("PIECES", pieces), *tensors, late=late))
     else:
         _chosen(p, "forward", FORWARD, "attention_kernel", run)
     if longest is not None:
@@ -189,7 +191,7 @@ def run_in_pieces(p, way, pieces, out, lse, query, key, value, *others, late):
     parts = out if whole else empty((pieces, *out.shape), lse.dtype, lse.device)
     tops, totals = (lse, None) if whole else [empty((pieces, *lse.shape), lse.dtype, lse.device) for _ in range(2)]
     steps = [(*x.strides[x.ndim - n:], 0 if whole else x.strides[0]) for x, n in ((parts, 4), (tops, 3))]
-    options = {name: value for name, value in settled(p, way).items() if name != "TMA"}
+    options = {name: value for name, value in settled(p, way).items() if name not in ("TMA", "PIECES")}
     options["ALIKE"] = p.constants["MASK"] > 0 and p.stride_mask[1] == 0
     programs = cdiv(L * group, way["BLOCK_M"]) * pieces * p.batches * H // group
     launch(SPLIT.attention_split_kernel, (programs,), parts, tops, totals, query, key, value, *others, *steps, query.strides, key.strides,

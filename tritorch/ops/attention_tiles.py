@@ -16,7 +16,7 @@ TILES = {
         "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
     },
     "split": {                                                           # at most so many rows
-        "half": {64: ((64, 64, 4, 4), (64, 64, 4, 3)), 128: ((64, 64, 4, 3), (64, 128, 4, 2), (64, 128, 8, 2)),
+        "half": {64: ((64, 64, 4, 4), (64, 64, 4, 3)), 128: ((64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 128, 8, 2)),
                  256: ((64, 32, 4, 3), (64, 32, 4, 2))},
         "tf32": {64: ((32, 32, 4, 3),), 128: ((16, 32, 8, 2), (16, 16, 8, 2)), 256: ((16, 16, 4, 2),)},
         "ieee": {64: ((32, 32, 4, 3),), 128: ((16, 32, 8, 2), (16, 16, 8, 2)), 256: ((16, 16, 4, 2),)},
@@ -50,6 +50,9 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
+# The same for keys in one piece, where the heads alone are as many programs as there are processors: no second kernel joins anything, and
+# what one program a processor has under way is as much as two have.
+WHOLE = {128: ((64, 64, 4, 6), (64, 128, 8, 3))}
 # The three gradients together: which tiles come first, and whether the rows' product is a step behind, so that no warp group waits for the
 # other.
 ORDERS = {"BEHIND": 1, "BESIDE": 1}, {"BEHIND": 1}, {"BESIDE": 1}
