@@ -67,8 +67,9 @@ GLUON = {
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}], 256: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
     "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, **way} for way in (
                      {"STAGES": 2}, {"STAGES": 3}, *[{"STAGES": 2, **order} for order in ORDERS])]),
-                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": 1, "STAGES": 3, **order} for order in ({}, *ORDERS)]
-                      + [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": 2, "STAGES": 2}]},
+                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, **way} for way in (
+                     *[{"KEPT": 1, "STAGES": 3, **order} for order in ({}, *ORDERS)],
+                     *[{"KEPT": 2, "STAGES": 2, **order} for order in ({}, ORDERS[0])])]},
     "backward_kv": {**dict.fromkeys((64, 128), [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]),
                     256: [{"GROUPS": 1, "ROWS": 64, "BLOCK_M": 64, "STAGES": 2}]},
 }
