@@ -60,7 +60,7 @@ def test_schedules(rows, block, stages, groups, programs, rest, shape, left, rig
 
     run("attention_gluon_kernel", FORWARD, *tiles(rows, out), Pointer(lse), *[None] * 3, slopes if slopes is None else Pointer(slopes),
         None, *tiles(rows, q), *tiles(block, k, v), stride, None, None, (0, 1), *sizes, left or 0, right or 0, scale, *[None] * 4,
-        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, **options)
+        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, HALVES=block == 2 * rows, **options)
     for mine, other in zip((out, lse), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
     if left is not None:
@@ -145,7 +145,7 @@ def test_dropout_and_masks(p, kind, right, groups, programs):
     lse = np.full((B, H, L), np.nan)
     near, others = [[np.where(np.arange(S)[:, None] < (end if kind else S), x, np.nan) for x in (k, v)] for end in (64, 128)]
     run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, *[None] * 4, *tiles(64, q, *near), stride, step, None,
-        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, WIDE=False, **known)
+        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, HALVES=0, WIDE=False, **known)
     delta, turns = (g * out).sum(-1), np.zeros(1 + 2 * B * H, int)
     run("attention_together_gluon_kernel", TOGETHER, *tiles(64, gk, gv), *map(Pointer, (gq, np.full((2 * B * H, 128, D), np.nan), turns)),
         *tiles(128, g, q), *tiles(64, *others), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,
