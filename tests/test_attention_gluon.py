@@ -60,7 +60,7 @@ def test_schedules(rows, block, stages, groups, programs, rest, shape, left, rig
 
     run("attention_gluon_kernel", FORWARD, *tiles(rows, out), Pointer(lse), *[None] * 3, slopes if slopes is None else Pointer(slopes),
         None, *tiles(rows, q), *tiles(block, k, v), stride, None, None, (0, 1), *sizes, left or 0, right or 0, scale, *[None] * 4,
-        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, **options)
+        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, HALVES=block == 2 * rows, **options)
     for mine, other in zip((out, lse), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
     if left is not None:
@@ -90,9 +90,9 @@ def test_programs_share_the_blocks(length):
 
 @pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (40, 0), (0, 3), (61, None)])
 @pytest.mark.parametrize("shape", [(1, 2, 1, 40, 40), (1, 4, 2, 100, 150), (2, 1, 1, 20, 200), (1, 1, 1, 5, 5)])
-@pytest.mark.parametrize("by_rows, rows, keys, kept, stages, programs", [(False, 16, 32, 2, 2, 3), (True, 32, 32, 1, 3, 2),
-                                                                         (False, 16, 64, 1, 2, 5)])
-def test_together(by_rows, rows, keys, kept, stages, programs, shape, left, right):
+@pytest.mark.parametrize("by_rows, rows, keys, kept, stages, programs, beside, behind", [
+    (False, 16, 32, 2, 2, 3, 0, 0), (True, 32, 32, 1, 3, 2, 3, 0), (False, 16, 64, 1, 2, 5, 0, 1), (True, 32, 32, 2, 2, 3, 2, 1)])
+def test_together(by_rows, rows, keys, kept, stages, programs, beside, behind, shape, left, right):
     """However the programs meet: nobody waits for ever, and the bits are the same."""
     B, H, G, L, S = shape
     D, rng = 16, np.random.default_rng(3)
@@ -107,9 +107,10 @@ def test_together(by_rows, rows, keys, kept, stages, programs, shape, left, righ
         sums, turns = np.full((blocks, rows, D), np.nan), np.zeros(1 + blocks, int)
         run("attention_together_gluon_kernel", TOGETHER, *tiles(keys // 2, *found[1:]), *map(Pointer, (found[0], sums, turns)),
             *tiles(rows, g, q), *tiles(keys // 2, k, v), Pointer(lse), Pointer(delta), None, slopes if slopes is None else Pointer(slopes),
-            None, (H * L * D, L * D, D, 1), stride, stride, None, (0, 1), B, H, H // G, L, S, left or 0, right or 0, 0.3 * np.log2(np.e),
-            *[None] * 4, E=D, LEFT=left is not None, RIGHT=right is not None, MASK=0, DROPOUT=False, BY_ROWS=by_rows, BLOCK_M=rows,
-            BLOCK_N=keys, BLOCK_D=D, KEPT=kept, STAGES=stages, PROGRAMS=programs, WIDE=False, at_once=True)
+            None, (H * L * D, L * D, D, 1), stride, stride, None, (0, 1), beside, B, H, H // G, L, S, left or 0, right or 0,
+            0.3 * np.log2(np.e), *[None] * 4, E=D, LEFT=left is not None, RIGHT=right is not None, MASK=0, DROPOUT=False, BY_ROWS=by_rows,
+            BLOCK_M=rows, BLOCK_N=keys, BLOCK_D=D, KEPT=kept, STAGES=stages, BESIDE=beside > 0, BEHIND=behind, PROGRAMS=programs,
+            WIDE=False, at_once=True)
         for mine, other in zip(found, want):
             np.testing.assert_allclose(mine, other, atol=1e-9)
         assert before is None or all((a == b).all() for a, b in zip(before, found))
@@ -144,11 +145,12 @@ def test_dropout_and_masks(p, kind, right, groups, programs):
     lse = np.full((B, H, L), np.nan)
     near, others = [[np.where(np.arange(S)[:, None] < (end if kind else S), x, np.nan) for x in (k, v)] for end in (64, 128)]
     run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, *[None] * 4, *tiles(64, q, *near), stride, step, None,
-        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, WIDE=False, **known)
+        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, HALVES=0, WIDE=False, **known)
     delta, turns = (g * out).sum(-1), np.zeros(1 + 2 * B * H, int)
     run("attention_together_gluon_kernel", TOGETHER, *tiles(64, gk, gv), *map(Pointer, (gq, np.full((2 * B * H, 128, D), np.nan), turns)),
         *tiles(128, g, q), *tiles(64, *others), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,
-        step, None, *numbers, E=D, BY_ROWS=True, BLOCK_M=128, BLOCK_N=128, KEPT=2, STAGES=2, WIDE=False, at_once=True, **known)
+        step, None, groups, *numbers, E=D, BY_ROWS=True, BLOCK_M=128, BLOCK_N=128, KEPT=2, STAGES=2, BESIDE=groups - 2, BEHIND=groups - 2,
+        WIDE=False, at_once=True, **known)
     for mine, other in zip((out, lse, gq, gk, gv), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import tritorch as T
-from tritorch.cuda import driver
+from tritorch.cuda import driver, tuner
 from tritorch.cuda.dry import DryDriver
 from tritorch.ops import attention_cuda
 from tritorch.ops.attention import attention, scaled_dot_product_attention
@@ -53,6 +53,17 @@ def test_pieces_are_the_whole(shape, window, tiles, cuda, cut, monkeypatch):
     monkeypatch.setattr(driver, "hardware_tiles", tiles == "hardware")
     check(cuda, [*operands(*shape), *[None] * 4], window)
     assert cut[-1] > 1 or window[1] is not None
+
+
+def test_keys_in_one_piece(cuda):
+    """Where heads are as many as processors, it is among the ways; it starts one kernel."""
+    with tuner.forcing("attention_split", {**attention_cuda.candidate("plain", False, 16, 64, 4, 1), "PIECES": 1}):
+        check(cuda, [*operands(*SHAPES[0]), *[None] * 4], (None, None))
+    for heads, ways in ((8, 2), (4, 0)):
+        with driver.using(DryDriver(90)), tuner.trying_all() as met:
+            q, k, v = [T.empty(16, h, n, 128, dtype=T.bfloat16, device="cuda") for h, n in ((4 * heads, 1), (heads, 4096), (heads, 4096))]
+            scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        assert [way.get("PIECES", 0) for way in met[0][2]].count(1) == ways
 
 
 @pytest.mark.parametrize("tiles", ["simulated", "hardware"])

@@ -202,9 +202,10 @@ WAYS = {
               {"kernel": "gluon", "ROWS": 64, "BLOCK_N": 64, "STAGES": 3, "num_warps": 4},
               {"kernel": "gluon", "ROWS": 64, "BLOCK_M": 64, "STAGES": 3, "num_warps": 4}],
 }
+WAYS["halves"] = [{**WAYS["gluon"][0], "HALVES": 1}, *WAYS["plain"][1:]]
 
 
-@pytest.mark.parametrize("way, size", [("plain", 64), ("gluon", 64), ("gluon", 40)])
+@pytest.mark.parametrize("way, size", [("plain", 64), ("gluon", 64), ("gluon", 40), ("halves", 64)])
 def test_attention_and_its_gradients(gpu, way, size):
     """What a head has less than a tile is filled with zeros by TMA."""
     with contextlib.ExitStack() as stack:
@@ -220,9 +221,12 @@ TOGETHER = [({"kernel": "together_gluon", "BLOCK_M": 128, "BLOCK_N": 128, "KEPT"
             ({"kernel": "together", "TMA": True, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}, 64)]
 
 
-@pytest.mark.parametrize("way, size, causal", [pytest.param(way, size, causal, id=f"{way['kernel']}-{size}-{causal}")
-                                               for way, size in [*TOGETHER, (TOGETHER[0][0], 32), (TOGETHER[1][0], 72)]
-                                               for causal in (False, True) if causal or size == 64])
+BEHIND = [({**way, "BESIDE": 1, "BEHIND": 1}, size) for way, size in TOGETHER[:2]]
+
+
+@pytest.mark.parametrize("way, size, causal", [
+    pytest.param(way, size, causal, id=f"{way['kernel']}-{size}-{causal}{'-behind' * way.get('BEHIND', 0)}")
+    for way, size in [*TOGETHER, (TOGETHER[0][0], 32), (TOGETHER[1][0], 72), *BEHIND] for causal in (False, True) if causal or size == 64])
 def test_gradients_of_attention_together(gpu, way, size, causal):
     """Three blocks of keys take turns, whatever the order of the programs."""
     with tuner.forcing("attention_forward", WAYS["plain"][0]), tuner.forcing("attention_backward", way):

@@ -163,7 +163,41 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, 
 
 
 @gluon.jit
-def attend(q, q_empty, bufs, bars, slot, phase, rows, seen, steps, edges, rest, scale, slope, draws, LEFT: gl.constexpr,
+def first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+                  MASK: gl.constexpr, REST: gl.constexpr):
+    """(weights, maxima, totals of each thread) of the keys that are met first."""
+    ROWS: gl.constexpr = q.shape[0]
+    KEYS: gl.constexpr = k.shape[0]
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, KEYS, 16])
+    zeros = gl.zeros((ROWS, KEYS), gl.float32, SCORES)
+    s = across(q, k, zeros, REST)
+    s = warpgroup_mma_wait(num_outstanding=0, deps=(s, ))
+    mbarrier.arrive(empty, count=1)
+    top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+    total = sums_of_threads(zeros)
+    if MASK > 0:
+        mbarrier.wait(ready[0], ready[1])
+    p, top, total, _ = softmax(s, top, total, words, rows, n, seen, scale, slope, line, True, LEFT, RIGHT, MASK)
+    return p, top, total
+
+
+@gluon.jit
+def first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT: gl.constexpr, RIGHT: gl.constexpr, SCORES: gl.constexpr,
+               REST: gl.constexpr):
+    """The same, without a mask, where the rows do not meet the second half of these keys: their weights are 0."""
+    ROWS: gl.constexpr = q.shape[0]
+    HALF: gl.constexpr = k.shape[0] // 2
+    NARROW: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, HALF, 16])
+    rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, NARROW))
+    p, top, total = first_weights(q, k.slice(0, HALF, dim=0), empty, words, rows, n, seen, scale, slope, None, None, LEFT, RIGHT, 0, REST)
+    p = gl.join(p, gl.zeros((ROWS, HALF), gl.float32, NARROW)).permute((0, 2, 1)).reshape((ROWS, 2 * HALF))
+    like = sums_of_threads(gl.zeros((ROWS, 2 * HALF), gl.float32, SCORES))
+    return (gl.convert_layout(p, SCORES, assert_trivial=True), gl.convert_layout(top, gl.SliceLayout(1, SCORES), assert_trivial=True),
+            gl.convert_layout(total, like.type.layout, assert_trivial=True))
+
+
+@gluon.jit
+def attend(q, q_empty, bufs, bars, slot, phase, rows, m, half, seen, steps, edges, rest, scale, slope, draws, LEFT: gl.constexpr,
            RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr):
     """(result, maxima, totals of the rows of one group; where the ring stands then). Long, because the first step and the last are not as
     the others."""
@@ -174,15 +208,11 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, seen, steps, edges, rest, 
     BLOCK_D: gl.constexpr = q.shape[1]
     n, words = block_at(seen, 0) * BLOCK_N, words_at(seen, 0, BLOCK_N)
     mbarrier.wait(k_ready.index(slot), phase)
-    zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
-    s = across(q, k_bufs.index(slot), zeros, REST)
-    s = warpgroup_mma_wait(num_outstanding=0, deps=(s, ))
-    mbarrier.arrive(k_empty.index(slot), count=1)
-    top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
-    total = sums_of_threads(zeros)
-    if MASK > 0:
-        mbarrier.wait(v_ready.index(slot), phase)
-    p, top, total, _ = softmax(s, top, total, words, rows, n, seen, scale, slope, bufs[4].index(slot), True, LEFT, RIGHT, MASK)
+    k, empty, line, ready = k_bufs.index(slot), k_empty.index(slot), bufs[4].index(slot), (v_ready.index(slot), phase)
+    if half:
+        p, top, total = first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT, RIGHT, SCORES, REST)
+    else:
+        p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST)
     if len(draws) > 0:
         p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
     mbarrier.wait(v_ready.index(slot), phase)
@@ -228,7 +258,7 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args, lists, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
             RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
-            TURN: gl.constexpr):
+            HALVES: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was.
     Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
@@ -262,12 +292,15 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args,
             slope = None
             if slopes_ptr is not None:
                 slope = slope_of(slopes_ptr, stride_slopes, batch, head)
+            half = False
+            if HALVES and RIGHT and MASK == 0 and TURN == 0 and len(lists) == 0:         # the upper rows, of keys on the diagonal
+                half = seen[3] * BLOCK_N + BLOCK_N // 2 > m + ROWS - 1 + met[5]
             drawn = ()
             if len(draws) > 0:
                 drawn = (draws[0], first_counter(draws, matrix, L, S), draws[2], m)
             mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
-            acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, seen, steps,
-                                                  edges, rest, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST)
+            acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, m, half, seen,
+                                                  steps, edges, rest, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST)
             if len(lists) == 0:
                 slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
             tiles += 1
@@ -297,10 +330,11 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
                            stride_mask, stride_lists, stride_slopes, BATCH, H, GROUP, L, S, left, right, scale, threshold, keep_scale,
                            seed: gl.int64, offset: gl.int64, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr,
                            DROPOUT: gl.constexpr, WIDE: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
-                           BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr):
+                           BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
+                           HALVES: gl.constexpr):
     """out and lse as of attention_kernel; a mask is that of all rows, or attention_blocks_kernel has made lists of it for blocks of
     2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 or 3,
-    with lists 2. num_warps is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
+    with lists 2, and with HALVES BLOCK_N is 2 · ROWS. num_warps is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
     LINES: gl.constexpr = MASK if lists_ptr is None else 0               # of masks that all rows share
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
@@ -325,20 +359,20 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
     if GROUPS == 2:
         gl.warp_specialize([
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 0)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 1)),
             (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
                        GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 0)),
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 0)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 1)),
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 1)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, 2)),
+                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 2)),
             (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
                        GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
         ], [4, 4, 1], [160, 160, 24])

@@ -10,20 +10,29 @@ GROUP_OF_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
 # ------------------------------------------------------------------ places
 @gluon.jit
-def matrix_of(ticket, sizes, BLOCK_N: gl.constexpr):
-    """(batch, key head) of a tile."""
-    matrix = ticket // gl.cdiv(sizes[3], BLOCK_N)
-    return matrix // sizes[0], matrix % sizes[0]
+def place_of(ticket, sizes, BLOCK_N: gl.constexpr, BESIDE: gl.constexpr):
+    """(batch, key head, block of keys) of a tile. One head after the other, the last keys first: see attention_backward.py. Or as many as
+    the sizes say side by side and the first keys first, which under a causal mask meet most rows: so the longest tiles are not the last
+    that begin, and who adds to the same rows does not begin at one time, to wait one for the other. (By count, the one order keeps
+    multiprocessors idle for 15 % of the time under a causal mask of 4096 rows, the other for 7 %.)"""
+    blocks = gl.cdiv(sizes[3], BLOCK_N)
+    if BESIDE:
+        first = ticket // (sizes[7] * blocks) * sizes[7]
+        beside = gl.minimum(sizes[6] - first, sizes[7])
+        matrix, block = first + (ticket - first * blocks) % beside, (ticket - first * blocks) // beside
+    else:
+        matrix, block = ticket // blocks, blocks - 1 - ticket % blocks
+    return matrix // sizes[0], matrix % sizes[0], block
 
 
 @gluon.jit
-def tile_of(ticket, seen, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+def tile_of(ticket, seen, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+            BESIDE: gl.constexpr):
     """(batch, key head, first key, first row that meets it, blocks of rows, how many of them at the beginning need a look at single scores,
     how many come before those at the end that do, and `seen`: behind so many keys a mask hides all, and nobody goes over rows for them)."""
-    heads, group, L, S, left, right = sizes
-    blocks = gl.cdiv(S, BLOCK_N)
-    batch, head = matrix_of(ticket, sizes, BLOCK_N)
-    n = (blocks - 1 - ticket % blocks) * BLOCK_N                         # the last keys first: see attention_backward.py
+    L, S, left, right = sizes[2], sizes[3], sizes[4], sizes[5]
+    batch, head, block = place_of(ticket, sizes, BLOCK_N, BESIDE)
+    n = block * BLOCK_N
     begin, edges = 0, 0
     if RIGHT:
         begin = gl.maximum(n - right, 0) // BLOCK_M * BLOCK_M
@@ -36,17 +45,25 @@ def tile_of(ticket, seen, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_
 
 
 @gluon.jit
-def turn_of(tile, t, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(head, first row, block of rows among all, how many blocks of keys meet it before this one) of step t of a tile."""
-    heads, group, L, S, _, right = sizes
+def turn_of(tile, t, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BESIDE: gl.constexpr):
+    """(head, first row, block of rows among all, its number in the tile, how many blocks of keys meet it before this one, whether this one
+    is the last to) of step t of a tile. Where the first keys are the first, the last rows are."""
+    L, left, right = sizes[2], sizes[4], sizes[5]
     batch, head, n, begin, steps = tile[:5]
-    head = head * group + t // steps
-    m = begin + t % steps * BLOCK_M
-    last = gl.cdiv(tile[7], BLOCK_N) - 1
+    i = t % steps
+    if BESIDE:
+        i = steps - 1 - i
+    head, m = head * sizes[1] + t // steps, begin + i * BLOCK_M
+    first, mine, last = gl.to_tensor(0), n // BLOCK_N, gl.cdiv(tile[7], BLOCK_N) - 1
+    if LEFT:
+        first = gl.maximum(m - left, 0) // BLOCK_N
     if RIGHT:
         last = gl.minimum(last, (m + BLOCK_M - 1 + right) // BLOCK_N)
-    block = (batch * (heads * group) + head) * gl.cdiv(L, BLOCK_M) + m // BLOCK_M
-    return head, m, block, last - n // BLOCK_N
+    block = (batch * (sizes[0] * sizes[1]) + head) * gl.cdiv(L, BLOCK_M) + m // BLOCK_M
+    if BESIDE:
+        return head, m, block, i, mine - first, mine == last
+    else:
+        return head, m, block, i, last - mine, mine == first
 
 
 @gluon.jit
@@ -80,16 +97,16 @@ def seen_keys(tickets, place, sizes, SKIP: gl.constexpr, KEPT: gl.constexpr):
 # ------------------------------------------------------------------ the warps that wait
 @gluon.jit
 def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
-                BLOCK_N: gl.constexpr, KEPT: gl.constexpr, SKIP: gl.constexpr):
+                BLOCK_N: gl.constexpr, KEPT: gl.constexpr, SKIP: gl.constexpr, BESIDE: gl.constexpr):
     """The warp that says when the groups may add, and where: at most two steps before the other warp has ended a turn."""
     may, over = ways[0], ways[2]
     place, turn, count = 0, 0, 0
     ticket = taken(tickets, bars, place, turn)
     while ticket < items:
-        tile = tile_of(ticket, seen_keys(tickets, place, sizes, SKIP, KEPT), sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, seen_keys(tickets, place, sizes, SKIP, KEPT), sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N, BESIDE)
         mbarrier.arrive(bars[0].index(place), count=1)
         for t in range(sizes[1] * tile[4]):
-            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
+            head, m, block, i, before, last = turn_of(tile, t, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N, BESIDE)
             mbarrier.wait(over.index(count & 1), (count >> 1 & 1) ^ 1)
             if before > 0:
                 while gl.atomic_add(turns_ptr + 1 + block, 0, sem="acquire") < before:
@@ -97,7 +114,7 @@ def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT: gl.co
             leave(notes, 4 * (count & 1), head)
             leave(notes, 4 * (count & 1) + 1, m)
             leave(notes, 4 * (count & 1) + 2, block)
-            leave(notes, 4 * (count & 1) + 3, before)
+            leave(notes, 4 * (count & 1) + 3, gl.where(last, -1 - before, before))
             mbarrier.arrive(may.index(count & 1), count=1)
             count += 1
         place, turn = after(place, turn, KEPT)
@@ -106,16 +123,16 @@ def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT: gl.co
 
 @gluon.jit
 def end_turns(turns_ptr, tickets, bars, ways, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
-              BLOCK_N: gl.constexpr, KEPT: gl.constexpr, SKIP: gl.constexpr):
+              BLOCK_N: gl.constexpr, KEPT: gl.constexpr, SKIP: gl.constexpr, BESIDE: gl.constexpr):
     """The warp that tells the other programs when both groups have added."""
     added, over = ways[1], ways[2]
     place, turn, count = 0, 0, 0
     ticket = taken(tickets, bars, place, turn)
     while ticket < items:
-        tile = tile_of(ticket, seen_keys(tickets, place, sizes, SKIP, KEPT), sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, seen_keys(tickets, place, sizes, SKIP, KEPT), sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N, BESIDE)
         mbarrier.arrive(bars[0].index(place), count=1)
         for t in range(sizes[1] * tile[4]):
-            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
+            head, m, block, i, before, last = turn_of(tile, t, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N, BESIDE)
             mbarrier.wait(added.index(count & 1), count >> 1 & 1)
             gl.atomic_add(turns_ptr + 1 + block, 1, sem="release")
             mbarrier.arrive(over.index(count & 1), count=1)

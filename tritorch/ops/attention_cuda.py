@@ -10,7 +10,7 @@ from tritorch.cuda.tuner import choose
 from tritorch.dtype import types
 from tritorch.ops.attention_cpu import keep_scale, threshold
 from tritorch.ops.attention_lists import listed
-from tritorch.ops.attention_tiles import DENSE, GLUON, TILES, best_first, candidate, shared_bytes
+from tritorch.ops.attention_tiles import DENSE, GLUON, TILES, WHOLE, best_first, candidate, shared_bytes
 from tritorch.ops.gemm import hardware
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.precision import dot_precision
@@ -106,11 +106,14 @@ class Problem(NamedTuple):
         if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
             ways = [candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
         if which == "split":
+            if kind == "half" and 7 / 8 * machine[0] < cdiv(L, FEW) * self.batches * self.numbers[0] // group <= machine[0]:
+                ways += [{**candidate(kernel, False, *tile), "PIECES": 1} for tile in WHOLE.get(shape, ())]
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
         if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
-            gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in (DENSE if self.dense else GLUON)[which].get(block, ())]
+            gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in (DENSE if self.dense else GLUON)[which].get(block, ())
+                     if "HALVES" not in tile or self.constants["RIGHT"] and not self.constants["MASK"]]
         if self.dense and gluon:                                         # numbers for each head are read as they are, and more by threads
             return fitting + gluon if self.constants["MASK"] == 2 and self.stride_mask[1] else gluon + fitting
         return best_first(which, block, min(L, S), gluon, fitting, "backward_kv" in self.gluon) or ways[-1:]
@@ -164,7 +167,8 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
             *lists, steps = listed(p, attn_mask, keys)
-            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, *[None] * 6, rows, keys, keys),
+            return start_gluon(p, {"HALVES": 0, **way}, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0],
+                               (rows, *[None] * 6, rows, keys, keys),
                                (out, lse, attn_mask, *lists, alibi_slopes, base, query, key, value),
                                (lse.strides, p.stride_mask, steps, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:],
                                ("MASK", "DROPOUT", "WIDE"), {"REST": columns_beside(p)})
@@ -176,7 +180,7 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     if pieces := p.pieces(hardware(), longest is not None):
         tensors = out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, base
         _chosen(p._replace(tma=False, gluon=()), "split", SPLIT, "attention_split_kernel",
-                lambda way: run_in_pieces(p, way, pieces, *tensors, late=late))
+                lambda way: run_in_pieces(p, way, way.get("PIECES", pieces), *tensors, late=late))
     else:
         _chosen(p, "forward", FORWARD, "attention_kernel", run)
     if longest is not None:
@@ -189,7 +193,7 @@ def run_in_pieces(p, way, pieces, out, lse, query, key, value, *others, late):
     parts = out if whole else empty((pieces, *out.shape), lse.dtype, lse.device)
     tops, totals = (lse, None) if whole else [empty((pieces, *lse.shape), lse.dtype, lse.device) for _ in range(2)]
     steps = [(*x.strides[x.ndim - n:], 0 if whole else x.strides[0]) for x, n in ((parts, 4), (tops, 3))]
-    options = {name: value for name, value in settled(p, way).items() if name != "TMA"}
+    options = {name: value for name, value in settled(p, way).items() if name not in ("TMA", "PIECES")}
     options["ALIKE"] = p.constants["MASK"] > 0 and p.stride_mask[1] == 0
     programs = cdiv(L * group, way["BLOCK_M"]) * pieces * p.batches * H // group
     launch(SPLIT.attention_split_kernel, (programs,), parts, tops, totals, query, key, value, *others, *steps, query.strides, key.strides,
@@ -282,12 +286,14 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                **{name: p.constants[name] for name in ("E", "EV", "LEFT", "RIGHT", "WIDE", "BLOCK_D", "BLOCK_V")})
         if way["kernel"] == "together":
             return run_kv(way, sums, turns, places)
-        programs = min(hardware()[0], cdiv(S, keys) * p.batches * G)
+        tiles = cdiv(S, keys)
+        programs = min(hardware()[0], tiles * p.batches * G)
         descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
                                                       (value, keys // 2))]
         launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, attn_mask,
-               alibi_slopes, base, gq.strides, lse.strides, delta.strides, p.stride_mask, p.stride_slopes, p.batches, *p.numbers,
-               BY_ROWS=rows == 128, PROGRAMS=programs, **{name: value for name, value in way.items() if name != "kernel"},
+               alibi_slopes, base, gq.strides, lse.strides, delta.strides, p.stride_mask, p.stride_slopes, cdiv(4 * programs, tiles),
+               p.batches, *p.numbers, BY_ROWS=rows == 128, PROGRAMS=programs,
+               **{name: value for name, value in {"BESIDE": 0, "BEHIND": 0, **way}.items() if name != "kernel"},
                **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "MASK", "DROPOUT", "WIDE", "BLOCK_D")})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)

@@ -16,7 +16,7 @@ TILES = {
         "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
     },
     "split": {                                                           # at most so many rows
-        "half": {64: ((64, 64, 4, 4), (64, 64, 4, 3)), 128: ((64, 64, 4, 3), (64, 128, 4, 2), (64, 128, 8, 2)),
+        "half": {64: ((64, 64, 4, 4), (64, 64, 4, 3)), 128: ((64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 128, 8, 2)),
                  256: ((64, 32, 4, 3), (64, 32, 4, 2))},
         "tf32": {64: ((32, 32, 4, 3),), 128: ((16, 32, 8, 2), (16, 16, 8, 2)), 256: ((16, 16, 4, 2),)},
         "ieee": {64: ((32, 32, 4, 3),), 128: ((16, 32, 8, 2), (16, 16, 8, 2)), 256: ((16, 16, 4, 2),)},
@@ -50,17 +50,28 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
+# The same for keys in one piece, where the heads alone are as many programs as there are processors: no second kernel joins anything, and
+# what one program a processor has under way is as much as two have.
+WHOLE = {128: ((64, 64, 4, 6), (64, 128, 8, 3))}
+# The three gradients together: which tiles come first, and whether the rows' product is a step behind, so that no warp group waits for the
+# other.
+ORDERS = {"BEHIND": 1, "BESIDE": 1}, {"BEHIND": 1}, {"BESIDE": 1}
 # By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is GROUPS · ROWS, 2 · ROWS backward.
+# With HALVES rows pass by half of a block of keys on the diagonal.
 # Forward, groups of 128 rows take 1.2 times as long on an H100: ptxas spills 100 bytes of theirs.
 GLUON = {
-    "forward": {**dict.fromkeys((32, 64), [{"GROUPS": groups, "ROWS": 64, "BLOCK_N": keys, "STAGES": stages}
-                                           for groups, keys, stages in ((2, 128, 3), (3, 64, 4), (2, 64, 4))]),
+    "forward": {**dict.fromkeys((32, 64), [*[{"GROUPS": groups, "ROWS": 64, "BLOCK_N": keys, "STAGES": stages}
+                                             for groups, keys, stages in ((2, 128, 3), (3, 64, 4), (2, 64, 4))],
+                                           {"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "HALVES": 1}]),
                 128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}],
                 256: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}], 256: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
-    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (2, 3)]),
-                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((1, 3), (2, 2))]},
+    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, **way} for way in (
+                     {"STAGES": 2}, {"STAGES": 3}, *[{"STAGES": 2, **order} for order in ORDERS])]),
+                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, **way} for way in (
+                     *[{"KEPT": 1, "STAGES": 3, **order} for order in ({}, *ORDERS)],
+                     *[{"KEPT": 2, "STAGES": 2, **order} for order in ({}, ORDERS[0])])]},
     "backward_kv": {**dict.fromkeys((64, 128), [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]),
                     256: [{"GROUPS": 1, "ROWS": 64, "BLOCK_M": 64, "STAGES": 2}]},
 }
