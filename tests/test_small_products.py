@@ -14,8 +14,8 @@ pytestmark = pytest.mark.gpu
 TURNS = [(False, False), (True, False), (False, True), (True, True)]
 
 
-def small(block_m, block_n, block_k, warps, stages, splits=1):
-    return dict(kernel="small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages, splits=splits)
+def small(block_m, block_n, block_k, warps, stages, splits=1, **more):
+    return dict(kernel="small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages, splits=splits, **more)
 
 
 def parts(*blocks):
@@ -36,8 +36,8 @@ def number(x):
 
 
 @pytest.mark.parametrize("turned", TURNS)
-@pytest.mark.parametrize("candidate", [small(64, 32, 64, 4, 8), small(64, 64, 64, 4, 2), small(128, 32, 32, 8, 3, 2)],
-                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
+@pytest.mark.parametrize("candidate", [small(64, 32, 64, 4, 8), small(64, 64, 64, 4, 2), small(128, 32, 32, 8, 3, 2),
+                                       small(64, 16, 128, 4, 2, SWAPPED=True)], ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
 def test_16_bits(candidate, turned, cuda):
     """With tails in every dim, a bias, and a batch of which one operand is the same for all."""
     m, n, k = 136, 72, 328

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from triton_kernels.matmul_joined import comes_last, joined, place_in_part
-from triton_kernels.quick import after_the_one_before, widened
+from triton_kernels.quick import after_the_one_before, let_the_next_begin, widened
 from triton_kernels.random import long_word, philox_words
 
 INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
@@ -334,6 +334,7 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, part_ptr, 
         acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, PRECISION == "careful parts", EVEN_K, BLOCK_K)
     else:
         acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, DOT, PRECISION, EVEN_K, BLOCK_K)
+    let_the_next_begin(launch_pdl)
     if JOINED == 1:
         store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, stride_os, stride_om, stride_on, stride_cm, stride_cn, M, N,
                    alpha, beta, FORM, SLOPE, ACTIVATION)

@@ -17,7 +17,7 @@ from triton_kernels.matmul import INFINITE, parts_of
 from triton_kernels.matmul_gluon import after, place
 from triton_kernels.matmul_parts_gluon import begin_products, sum_by_units
 from triton_kernels.matmul_small_gluon import join_tile, load_both
-from triton_kernels.quick import after_the_one_before
+from triton_kernels.quick import after_the_one_before, let_the_next_begin
 
 LOST = gl.constexpr(0xFFFF)                              # bits of a float32 number that bfloat16 has no room for
 
@@ -147,6 +147,7 @@ def consume(G: gl.constexpr, out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, str
             gl.thread_barrier()
             mbarrier.arrive(done, count=1)
         else:
+            let_the_next_begin(PROGRAMS == 0)
             if GROUPS > 1:
                 mbarrier.wait(done, turn & 1)
                 lost = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)

@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.matmul import INFINITE, marked_parts
 from triton_kernels.matmul_gluon import place
 from triton_kernels.matmul_small_gluon import fill, first_fill, join_tile
+from triton_kernels.quick import let_the_next_begin
 
 
 @gluon.jit
@@ -135,6 +136,7 @@ def matmul_parts_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b
     acc, lost, some = end_products(acc, lost, some, CAREFUL)
     some = begin_products(a_odd, b_odd, some, TRANS_B)
     acc, lost, some = end_products(acc, lost, some, CAREFUL)
+    let_the_next_begin(launch_pdl)
     if CAREFUL:
         acc += lost
     largest = gl.max(gl.max(acc.to(gl.int32, bitcast=True) & INFINITE, 1), 0)
