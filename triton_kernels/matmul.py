@@ -123,9 +123,21 @@ def sum_of_products(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, DOT: tl.con
 
 
 @triton.jit
+def added(acc, some, lost, CAREFUL: tl.constexpr):
+    """acc + some, and with CAREFUL what is lost there, to be added with the next block of K or at the end (Kahan). Knuth's two-sum loses
+    nothing where a block is larger than all before it, either, in seven instructions, not four; test_exact.py needs no more than this."""
+    if CAREFUL:
+        some += lost
+    total = acc + some
+    if CAREFUL:
+        lost = some - (total - acc)
+    return total, lost
+
+
+@triton.jit
 def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, CAREFUL: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr):
     """The same of float32 numbers cut into parts (see matmul_exact.py), and where these cannot tell, or something is not finite, as float32
-    units do it. CAREFUL: what is lost where blocks of K are added up is kept, and added at the end (Knuth's two-sum)."""
+    units do it. CAREFUL: see `added`."""
     first_a, first_b, nothing, lost = a_ptrs, b_ptrs, acc, acc
     for k in range(start, end, BLOCK_K):
         a, b = load_pair(a_ptrs, b_ptrs, k, end, EVEN_K, BLOCK_K)
@@ -137,11 +149,7 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, CAREFUL: tl.co
         some = tl.dot(a_middle, b_high, some)
         some = tl.dot(a_high, b_middle, some)
         some = tl.dot(a_high, b_high, some)
-        total = acc + some
-        if CAREFUL:
-            there = total - acc
-            lost += (acc - (total - there)) + (some - there)
-        acc = total
+        acc, lost = added(acc, some, lost, CAREFUL)
         a_ptrs += step_a
         b_ptrs += step_b
     if CAREFUL:

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
 
-from triton_kernels.matmul import INFINITE, parts_of
+from triton_kernels.matmul import INFINITE, added, parts_of
 from triton_kernels.matmul_gluon import after, place
 from triton_kernels.matmul_parts_gluon import begin_products, sum_by_units
 from triton_kernels.matmul_small_gluon import join_tile, load_both
@@ -78,16 +78,6 @@ def gathered(acc):
     M: gl.constexpr = acc.shape[0]
     N: gl.constexpr = acc.shape[1]
     return acc.reshape((M // 8, 2, 2, 2, N)).permute((0, 2, 3, 1, 4)).reshape((M, N))
-
-
-@gluon.jit
-def added(acc, some, lost, CAREFUL: gl.constexpr):
-    """acc + some, and with CAREFUL `lost` with what is lost there (Knuth's two-sum)."""
-    total = acc + some
-    if CAREFUL:
-        there = total - acc
-        lost += (acc - (total - there)) + (some - there)
-    return total, lost
 
 
 @gluon.jit
