@@ -17,7 +17,8 @@ from tritorch.testing.ptx.matrices import product, units_of
 H200 = (132, 232448, 9)
 CANDIDATES = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200)]
 HOPPER = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)]
-IN_REGISTERS = [c for _, c in choice.plain("parts", 131, 149, 270, 1, 4, H200) if c["splits"] < 3]
+IN_REGISTERS = [c for batch in (1, 64) for _, c in choice.plain("parts", 131, 149, 270, batch, 4, H200)
+                if c["splits"] < 3 and (batch == 1 or c["num_warps"] == 1)]
 LEASTS = [choice.LEAST_EXACT, choice.CAREFUL, 2 * choice.CAREFUL, 4 * choice.CAREFUL, 4099]
 KERNELS = [pytest.param(c, id=c["kernel"], marks=[pytest.mark.gpu] * (c is HOPPER[0])) for c in (CANDIDATES[0], HOPPER[0], IN_REGISTERS[0])]
 

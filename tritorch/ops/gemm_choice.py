@@ -141,10 +141,10 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
     found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
-        alone = warps == 1 and k > ALONE * itemsize and kind != "parts"  # one warp waits for each of its blocks of K
+        tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1       # one warp waits for each of its blocks of K, or others are there
+        alone = warps == 1 and (tiles < 4 * machine[0] if kind == "parts" else k > ALONE * itemsize)
         coarse = kind == "parts" and block_k > max(16, k // EXACT_BLOCKS)
         if (block_m + block_n) * block_k * itemsize * held(most, machine) <= machine[1] and not (alone or coarse):
-            tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
             leaves = min(block_m, M) * min(block_n, N) * itemsize / STORES
             while splits == 1 or (tiles * splits <= most_tiles * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
                 steps = cdiv(chunk_of(k, block_k, splits), block_k)
