@@ -57,6 +57,7 @@ def main():
     parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results; tune: a copy of the table")
     parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")
     parser.add_argument("--compile-only", action="store_true", help="tune: compile every candidate into the cache; needs no GPU")
+    parser.add_argument("--warm", action="store_true", help="tune: launches follow each other, operands are in the cache if they fit")
     parser.add_argument("--candidates", action="store_true", help="predict: what each candidate of the tuner would take, too")
     parser.add_argument("--rehearse", action="store_true", help="gpu, tune, gpu_day: tiny shapes on the simulated device, nothing kept")
     args = parser.parse_args()

@@ -3,6 +3,7 @@
 A FAMILY is a family of workloads (memory, rows, matmul, …) or of kernels (softmax, pointwise, …, as `tuner.choose` names them); default:
 all. All candidates are compiled by all cores first. What is chosen goes to tritorch/cuda/tables/sm_XX.json after every workload, with a
 copy to --out, where tune.csv has the time of every candidate.
+With --warm launches follow each other and find in the cache what fits there, as where a graph is replayed.
 With --compile-only nothing is timed and no GPU is needed: the cache is filled for --arch, failures and spills are listed.
 """
 import collections
@@ -42,7 +43,8 @@ def main(args):
         return 1
     if not args.rehearse:
         ahead.compile_all(workloads, args.only, candidates=True, minutes=args.minutes / 2)
-    state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, unchecked=[], rehearse=args.rehearse, start=0)
+    state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, unchecked=[], rehearse=args.rehearse, start=0,
+                 warm=args.warm)
     path = table_path(args)
     session = Session(state, path, args.out)
     while time.monotonic() < deadline and session.go(deadline):

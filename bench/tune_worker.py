@@ -17,8 +17,8 @@ class Measurer:
     problems whose check ended one.
     """
 
-    def __init__(self, families, known, broken, unchecked):
-        self.families, self.known, self.broken, self.unchecked, self.busy = families, known, broken, unchecked, False
+    def __init__(self, families, known, broken, unchecked, warm=False):
+        self.families, self.known, self.broken, self.unchecked, self.warm, self.busy = families, known, broken, unchecked, warm, False
 
     def __call__(self, family, key, candidates, run, table):
         from tritorch.cuda import tuner
@@ -45,7 +45,7 @@ class Measurer:
         good = [i for i in range(len(candidates)) if i not in self.broken.get(problem, ())]
         refused = self.check(problem, candidates, run, good)
         good = [i for i in good if i not in refused]
-        times = timing.milliseconds(problem, [candidates[i] for i in good], run, current_handle(current_device()))
+        times = timing.milliseconds(problem, [candidates[i] for i in good], run, current_handle(current_device()), self.warm)
         best = timing.pick([candidates[i] for i in good], times) if good else candidates[0]
         place = candidates.index(best)
         say(problem=problem, chosen=place, use=tuner.plain(best), candidates=tuner.plain(candidates), refused=refused,
@@ -96,7 +96,7 @@ def main():
         driver.hardware_tiles = True                             # the simulated device's own tiles leave nothing to choose
 
     size = anchors.tiny if args["rehearse"] else anchors.real
-    with tuner.measuring(Measurer(args["families"], args["known"], args["broken"], args["unchecked"])):
+    with tuner.measuring(Measurer(args["families"], args["known"], args["broken"], args["unchecked"], args["warm"])):
         for number, (family, name, program) in enumerate(programs(args["workloads"], Sides(alone=True), size)):
             if number < args["start"] or args["only"] not in name:
                 continue

@@ -41,7 +41,8 @@ def test_wrong_results_are_refused_and_inputs_are_put_back():
 
 
 def state(**more):
-    return dict(workloads=["rows"], families=[], only="softmax", known={}, broken={}, unchecked=[], rehearse=True, start=0, **more)
+    return dict(workloads=["rows"], families=[], only="softmax", known={}, broken={}, unchecked=[], rehearse=True, start=0, warm=False,
+                **more)
 
 
 def test_rehearsal_writes_a_table_elsewhere(tmp_path):

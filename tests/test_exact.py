@@ -17,7 +17,8 @@ from tritorch.testing.ptx.matrices import product, units_of
 H200 = (132, 232448, 9)
 CANDIDATES = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200)]
 HOPPER = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)]
-IN_REGISTERS = [c for _, c in choice.plain("parts", 131, 149, 270, 1, 4, H200) if c["splits"] < 3]
+IN_REGISTERS = [c for batch in (1, 64) for _, c in choice.plain("parts", 131, 149, 270, batch, 4, H200)
+                if c["splits"] < 3 and (batch == 1 or c["num_warps"] == 1)]
 LEASTS = [choice.LEAST_EXACT, choice.CAREFUL, 2 * choice.CAREFUL, 4 * choice.CAREFUL, 4099]
 KERNELS = [pytest.param(c, id=c["kernel"], marks=[pytest.mark.gpu] * (c is HOPPER[0])) for c in (CANDIDATES[0], HOPPER[0], IN_REGISTERS[0])]
 
@@ -33,7 +34,7 @@ def parts(x):
 
 
 def by_parts(a, b, block, arch, careful=False):
-    """Sums of blocks of K, all blocks at once, and then their sum in turn; `careful`: as if nothing were lost there."""
+    """Sums of blocks of K, all blocks at once, and then their sum in turn; `careful`: with what is lost there."""
     rest, (m, k), n = -a.shape[1] % block, a.shape, b.shape[1]
     a_parts = [x.reshape(m, -1, block).swapaxes(0, 1) for x in parts(np.pad(a, ((0, 0), (0, rest))))]
     b_parts = [x.reshape(-1, block, n) for x in parts(np.pad(b, ((0, rest), (0, 0))))]
@@ -41,7 +42,14 @@ def by_parts(a, b, block, arch, careful=False):
     for i, j in ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)):
         for k in range(0, block, 16):
             some = product("bf16", "f32", a_parts[i][:, :, k:k + 16], b_parts[j][:, k:k + 16], some, units)
-    return some.sum(0, dtype=np.float64).astype(np.float32) if careful else functools.reduce(np.add, some)
+    if not careful:
+        return functools.reduce(np.add, some)
+    total, lost = some[0], np.zeros_like(some[0])
+    for x in some[1:]:                                                   # Kahan's sum
+        before, x = total, x + lost
+        total = before + x
+        lost = x - (total - before)
+    return total + lost
 
 
 DRAWS = {

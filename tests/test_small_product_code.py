@@ -20,7 +20,7 @@ def each_once(found):
             if c["splits"] == 1}
 
 
-SMALL = each_once(choice.whole(1024, 64, 4096, 1, H200))
+SMALL = each_once(choice.whole(1024, 64, 4096, 1, H200) + choice.whole(1024, 16, 4096, 1, H200, swapped=True))
 PARTS = each_once(choice.whole(1024, 1024, 4096, 1, H200, True) + choice.whole(128, 128, 64, 1, H200, True))
 PARTS |= each_once(choice.groups(1024, 1024, 4096, 1, H200))
 SHORT = each_once(choice.groups(128, 128, 64, 1, H200))

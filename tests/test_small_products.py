@@ -6,6 +6,7 @@ from test_exact import BAD, DRAWS, no_less_accurate, problem
 
 import tritorch as T
 from tritorch.cuda import tuner
+from tritorch.ops import gemm_choice as choice
 from tritorch.ops import gemm_run, products
 from tritorch.ops.linear import linear
 from tritorch.tensor import from_array
@@ -14,8 +15,8 @@ pytestmark = pytest.mark.gpu
 TURNS = [(False, False), (True, False), (False, True), (True, True)]
 
 
-def small(block_m, block_n, block_k, warps, stages, splits=1):
-    return dict(kernel="small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages, splits=splits)
+def small(block_m, block_n, block_k, warps, stages, splits=1, **more):
+    return dict(kernel="small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages, splits=splits, **more)
 
 
 def parts(*blocks):
@@ -36,8 +37,8 @@ def number(x):
 
 
 @pytest.mark.parametrize("turned", TURNS)
-@pytest.mark.parametrize("candidate", [small(64, 32, 64, 4, 8), small(64, 64, 64, 4, 2), small(128, 32, 32, 8, 3, 2)],
-                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
+@pytest.mark.parametrize("candidate", [small(64, 32, 64, 4, 8), small(64, 64, 64, 4, 2), small(128, 32, 32, 8, 3, 2),
+                                       small(64, 16, 128, 4, 2, SWAPPED=True)], ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
 def test_16_bits(candidate, turned, cuda):
     """With tails in every dim, a bias, and a batch of which one operand is the same for all."""
     m, n, k = 136, 72, 328
@@ -122,3 +123,14 @@ def test_programs_with_several_tiles(candidate, cuda, monkeypatch):
     with tuner.forcing("matmul", candidate):
         out = products.matmul(on(x, cuda), on(y, cuda)).cpu().array
     np.testing.assert_allclose(out, x.astype(np.float64) @ y, atol=1e-4)
+
+
+@pytest.mark.parametrize("turned", TURNS)
+def test_tma_fills_short_sums_with_zeros(turned, cuda, monkeypatch):
+    monkeypatch.setattr(choice, "STORING", 1)
+    m, n, k = 200, 264, 24
+    a, b = [on(draw(*s), cuda, turn, T.bfloat16) for s, turn in zip(((m, k), (k, n)), turned)]
+    with tuner.forcing("matmul", dict(kernel="gluon", BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=4, STAGES=5, PIECES=2, CONSUMERS=2,
+                                      PARTS=1, STREAM=False)):
+        out = products.matmul(a, b)
+    np.testing.assert_allclose(number(out), number(a) @ number(b), rtol=1e-2, atol=1e-2)

@@ -102,6 +102,15 @@ def test_fastest_candidate_is_found_once_and_remembered(clock, tmp_path):
     assert clock.runs                                              # the kernel changed
 
 
+def test_warm_launches_follow_one_that_does_not_count(clock):
+    first = iter([100.0])
+
+    def run(candidate):
+        clock.now += next(first, 1.0)                              # the one that compiles
+
+    assert timing.milliseconds("", CANDIDATES[:1], run, 0, warm=True) == [1.0]
+
+
 def test_a_candidate_listed_twice_is_timed_once(clock):
     tuner.choose("matmul", (64, 64), [*CANDIDATES, dict(CANDIDATES[0])], kernel=KERNEL, run=clock.run)
     assert clock.runs[:3] == [64, 128, 256] and clock.runs.count(64) == 2             # one look, which also compiles, and one round

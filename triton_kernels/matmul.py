@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from triton_kernels.matmul_joined import comes_last, joined, place_in_part
-from triton_kernels.quick import after_the_one_before, widened
+from triton_kernels.quick import after_the_one_before, let_the_next_begin, widened
 from triton_kernels.random import long_word, philox_words
 
 INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
@@ -123,9 +123,21 @@ def sum_of_products(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, DOT: tl.con
 
 
 @triton.jit
+def added(acc, some, lost, CAREFUL: tl.constexpr):
+    """acc + some, and with CAREFUL what is lost there, to be added with the next block of K or at the end (Kahan). Knuth's two-sum loses
+    nothing where a block is larger than all before it, either, in seven instructions, not four; test_exact.py needs no more than this."""
+    if CAREFUL:
+        some += lost
+    total = acc + some
+    if CAREFUL:
+        lost = some - (total - acc)
+    return total, lost
+
+
+@triton.jit
 def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, CAREFUL: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr):
     """The same of float32 numbers cut into parts (see matmul_exact.py), and where these cannot tell, or something is not finite, as float32
-    units do it. CAREFUL: what is lost where blocks of K are added up is kept, and added at the end (Knuth's two-sum)."""
+    units do it. CAREFUL: see `added`."""
     first_a, first_b, nothing, lost = a_ptrs, b_ptrs, acc, acc
     for k in range(start, end, BLOCK_K):
         a, b = load_pair(a_ptrs, b_ptrs, k, end, EVEN_K, BLOCK_K)
@@ -137,11 +149,7 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, CAREFUL: tl.co
         some = tl.dot(a_middle, b_high, some)
         some = tl.dot(a_high, b_middle, some)
         some = tl.dot(a_high, b_high, some)
-        total = acc + some
-        if CAREFUL:
-            there = total - acc
-            lost += (acc - (total - there)) + (some - there)
-        acc = total
+        acc, lost = added(acc, some, lost, CAREFUL)
         a_ptrs += step_a
         b_ptrs += step_b
     if CAREFUL:
@@ -334,6 +342,7 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, part_ptr, 
         acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, PRECISION == "careful parts", EVEN_K, BLOCK_K)
     else:
         acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, DOT, PRECISION, EVEN_K, BLOCK_K)
+    let_the_next_begin(launch_pdl)
     if JOINED == 1:
         store_tile(out_ptr, pre_ptr, acc, c_ptr, batches, batch, split, rm, rn, stride_os, stride_om, stride_on, stride_cm, stride_cn, M, N,
                    alpha, beta, FORM, SLOPE, ACTIVATION)

@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.matmul import activated, epilogue, load_c, tile_of
 from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
 from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
-from triton_kernels.quick import after_the_one_before
+from triton_kernels.quick import after_the_one_before, let_the_next_begin
 
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older name is that of Triton 3.6
 
@@ -267,6 +267,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
         else:
             acc, sums, slot, phase = multiply_tile(ring, slot, phase, end - begin, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
                                                    STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
+        let_the_next_begin(PROGRAMS == 0)
         if SUMS:
             store_sums(sums_ptr, sums, part * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n * 0 if STREAM else n,
                        c_ptr is not None and not STREAM)

@@ -13,11 +13,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
 
-from triton_kernels.matmul import INFINITE, parts_of
+from triton_kernels.matmul import INFINITE, added, parts_of
 from triton_kernels.matmul_gluon import after, place
 from triton_kernels.matmul_parts_gluon import begin_products, sum_by_units
 from triton_kernels.matmul_small_gluon import join_tile, load_both
-from triton_kernels.quick import after_the_one_before
+from triton_kernels.quick import after_the_one_before, let_the_next_begin
 
 LOST = gl.constexpr(0xFFFF)                              # bits of a float32 number that bfloat16 has no room for
 
@@ -81,16 +81,6 @@ def gathered(acc):
 
 
 @gluon.jit
-def added(acc, some, lost, CAREFUL: gl.constexpr):
-    """acc + some, and with CAREFUL `lost` with what is lost there (Knuth's two-sum)."""
-    total = acc + some
-    if CAREFUL:
-        there = total - acc
-        lost += (acc - (total - there)) + (some - there)
-    return total, lost
-
-
-@gluon.jit
 def multiply(G: gl.constexpr, ring, b_parts, at, phase, steps, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, CAREFUL: gl.constexpr,
              BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
              WARPS: gl.constexpr, layout: gl.constexpr):
@@ -147,6 +137,7 @@ def consume(G: gl.constexpr, out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, str
             gl.thread_barrier()
             mbarrier.arrive(done, count=1)
         else:
+            let_the_next_begin(PROGRAMS == 0)
             if GROUPS > 1:
                 mbarrier.wait(done, turn & 1)
                 lost = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)

@@ -13,9 +13,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import INFINITE, marked_parts
+from triton_kernels.matmul import INFINITE, added, marked_parts
 from triton_kernels.matmul_gluon import place
 from triton_kernels.matmul_small_gluon import fill, first_fill, join_tile
+from triton_kernels.quick import let_the_next_begin
 
 
 @gluon.jit
@@ -61,12 +62,9 @@ def begin_products(a, b, some, TRANS_B: gl.constexpr):
 
 @gluon.jit
 def end_products(acc, lost, some, CAREFUL: gl.constexpr):
-    """Wait for them: acc + some, and with CAREFUL what was lost there so far."""
+    """Wait for them: acc + some, and with CAREFUL what was lost there."""
     some = warpgroup_mma_wait(num_outstanding=0, deps=(some, ))
-    total = acc + some
-    if CAREFUL:
-        there = total - acc
-        lost += (acc - (total - there)) + (some - there)
+    total, lost = added(acc, some, lost, CAREFUL)
     gl.thread_barrier()                                  # all warps have cut the next block, and need b's parts of this one no more
     return total, lost, some
 
@@ -135,6 +133,7 @@ def matmul_parts_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b
     acc, lost, some = end_products(acc, lost, some, CAREFUL)
     some = begin_products(a_odd, b_odd, some, TRANS_B)
     acc, lost, some = end_products(acc, lost, some, CAREFUL)
+    let_the_next_begin(launch_pdl)
     if CAREFUL:
         acc += lost
     largest = gl.max(gl.max(acc.to(gl.int32, bitcast=True) & INFINITE, 1), 0)

@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.matmul import activated, epilogue
 from triton_kernels.matmul_gluon import load
 from triton_kernels.matmul_joined import comes_last, joined, place_in_part
-from triton_kernels.quick import after_the_one_before
+from triton_kernels.quick import after_the_one_before, let_the_next_begin
 
 AT_ONCE = gl.constexpr(64 * 128)                         # numbers of parts that a program has on their way at a time
 
@@ -143,6 +143,7 @@ def matmul_small_gluon_kernel(out_ptr, pre_ptr, part_ptr, counter_ptr, a_desc, b
             later = i + STAGES - 1
             fill(a_desc, b_desc, ring, later % STAGES, at, start + later * BLOCK_K, (i > 0) & (later < steps), TRANS_A, TRANS_B)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    let_the_next_begin(launch_pdl)
     strides = (stride_os, stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn)
     tile = (batch * gl.num_programs(1) + gl.program_id(1)) * gl.num_programs(0) + gl.program_id(0)
     join_tile(out_ptr, pre_ptr, part_ptr, counter_ptr, c_ptr, tile, split, batch, m, n, shape, strides, acc, alpha, beta, FORM, SLOPE,

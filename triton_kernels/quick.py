@@ -45,3 +45,11 @@ def after_the_one_before(EARLY: tl.constexpr):
         gdc_wait()
         if tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2) <= FEW:
             gdc_launch_dependents()
+
+
+@triton.jit
+def let_the_next_begin(EARLY: tl.constexpr):
+    """The same of a kernel that has no more than to store what it has summed up: the next one comes once all programs are here or have
+    ended, which leaves few multiprocessors to crowd onto, and comes while they store."""
+    if EARLY:
+        gdc_launch_dependents()

@@ -5,7 +5,7 @@ it starts the second. So every kernel's first instruction waits until that is so
 finds nothing to wait for; started early (`nvidia_function`) it comes onto the GPU when the programs of the one in front have ended, and
 waits there for the rest. A kernel of FEW programs lets the next one come at once. One of many does not: programs that come while others
 still run crowd onto the multiprocessors that are free by then, and later the rest of these is idle. A kernel with the option `launch_pdl`
-says all this in its own code.
+says all this in its own code; a product of many programs lets the next one come when it has no more than to store.
 """
 import contextlib
 import re

@@ -152,7 +152,8 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     boxes = None
     kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     by_tma = dtype.name in ("float16", "bfloat16") or kind in ("tf32", "fp8", "fp8 fast", "int8")
-    if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and 64 <= k and max(M, N, k) <= MOST:
+    deep = k >= choice.LEAST_BOX or kind == "half" and k and M * N * batch[0] >= choice.STORING      # TMA fills the rest with zeros
+    if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and deep and max(M, N, k) <= MOST:
         boxes = boxes_of(batch[0], M, N, k, o, a, b, c_strides if form == "tile" else None, dtype.itemsize, out_size)
     if kind == "ieee" and machine and machine[2] == 9 and compiles and aligned and len(batch) == 1 and max(M, N, k) <= MOST:
         boxes = whole_boxes(batch[0], M, N, k, a, b)
@@ -185,6 +186,8 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             groups.append((found, 2 if boxes["across"] else 10))
         if hopper and kind == "half" and not boxes["copied"]:
             groups.append((choice.whole(M, N, k, batch, machine), 8))
+            if M <= choice.LINES < N and fused not in ("residual", "dropout"):
+                groups.append((choice.whole(N, M, k, batch, machine, swapped=True), 3))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
     found = choice.plain(kind, M, N, k, batch, itemsize, machine)

@@ -27,7 +27,7 @@ TILES = {
              (64, 16, 32, 1, 2, 0.13), (16, 16, 16, 1, 2, 0.12)),
     "parts": ((128, 64, 32, 8, 3, 0.42), (64, 128, 32, 8, 3, 0.38), (64, 64, 32, 4, 3, 0.36), (64, 32, 32, 4, 3, 0.28),
               (64, 64, 16, 4, 3, 0.28), (32, 64, 32, 2, 3, 0.27), (32, 64, 16, 1, 3, 0.28), (16, 64, 32, 2, 3, 0.19),
-              (64, 16, 32, 4, 3, 0.19)),
+              (64, 16, 32, 4, 3, 0.19), (32, 32, 16, 1, 3, 0.2)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
@@ -44,7 +44,7 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 GLUON = ((64, 256, 32, 4, 6, 4, 1, 3, 0.98, False), (128, 256, 64, 8, 4, 4, 1, 1, 0.97, False), (64, 256, 64, 4, 4, 4, 1, 3, 0.96, False),
          (256, 128, 64, 8, 4, 4, 1, 1, 0.95, False), (128, 256, 32, 8, 8, 4, 1, 1, 0.92, False), (128, 256, 64, 8, 4, 4, 1, 1, 0.82, True),
          (64, 256, 32, 4, 4, 4, 1, 3, 0.8, True), (128, 128, 64, 4, 5, 2, 2, 1, 0.9, False), (64, 256, 64, 4, 4, 4, 2, 1, 0.85, False),
-         (128, 128, 64, 8, 6, 2, 1, 1, 0.85, False), (128, 64, 64, 4, 8, 1, 1, 1, 0.6, False))
+         (128, 128, 64, 8, 6, 2, 1, 1, 0.85, False), (128, 64, 64, 4, 8, 1, 1, 1, 0.6, False), (64, 128, 64, 4, 8, 1, 1, 1, 0.59, False))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
          (64, 64, 64, 4, 3, 0.4))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
@@ -54,6 +54,9 @@ EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64,
 SMALL = ((64, 32, 128, 4, 8, 0.3), (64, 32, 64, 4, 8, 0.3), (64, 64, 128, 4, 6, 0.5), (64, 64, 64, 4, 8, 0.5),
          (64, 64, 64, 4, 6, 0.5), (64, 128, 64, 4, 8, 0.65), (128, 64, 64, 8, 8, 0.65), (128, 128, 64, 8, 6, 0.75),
          (64, 256, 64, 4, 5, 0.7), (128, 32, 64, 8, 8, 0.35), (64, 16, 128, 4, 8, 0.15))
+# The same for few rows, as columns of the transpose: next to nothing in shared memory is theirs. Two programs share a multiprocessor, or
+# 512 bytes of each row of the other operand are read at the same time.
+FLAT = ((64, 16, 128, 4, 5, 0.15), (64, 16, 256, 4, 5, 0.15), (128, 16, 256, 8, 3, 0.15))
 # The same for float32 in parts that the program cuts itself.
 PARTS_GLUON = ((128, 128, 32, 8, 4, 0.75), (128, 64, 64, 8, 3, 0.8), (128, 64, 32, 8, 5, 0.7), (64, 128, 32, 4, 5, 0.7),
                (64, 64, 32, 4, 4, 0.7), (64, 64, 64, 4, 3, 0.7), (64, 32, 64, 4, 4, 0.5), (64, 32, 32, 4, 4, 0.5),
@@ -68,8 +71,7 @@ GROUPS = ((64, 32, 32, 4, 12, 4), (64, 32, 64, 4, 6, 3), (64, 32, 64, 4, 8, 2), 
 LEAST_EXACT, CAREFUL, EXACT_BLOCKS = 64, 128, 8
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 # BLOCK_N, BLOCK_K, num_warps where K lies together in memory. Small blocks fill the multiprocessors evenly: 4096 x 4096 numbers of 16 bits
-# are predicted to take 9.6 µs, and 11.1 in blocks of 4 x 1024.
-# Rows of few numbers come to one thread each: 1048576 x 64 of 32 bits take 68 µs so, in blocks of 8 x 256 267.
+# are predicted to take 9.6 µs, in blocks of 4 x 1024 11.1. Rows of few come to one thread each: 1048576 x 64 of 32 bits in 68 µs, not 267.
 VECTORS = ((4, 512, 2), (2, 1024, 2), (8, 256, 4), (256, 4, 1), (512, 4, 4))
 COLUMNS = ((32, 128, 4), (64, 64, 4), (128, 32, 4), (128, 64, 8), (256, 4, 1))                  # where N does
 TILES["fp8 fast"] = TILES["fp8"]                                         # multiplied as float16 there
@@ -103,7 +105,8 @@ MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which
 BEGIN_GROUPS, QUICK = 3800, 16       # the same of float32 by groups, until the sums leave too; in which one of their threads cuts a number
 BETWEEN, UNEVEN = 500, 1.2          # cycles for each of a group's blocks in which it does neither; as groups get in each other's way
 FEW, NARROW = 1 << 21, 128          # elements of a result of few tiles; rows or columns that few tiles take
-SWAPPED = 64                        # rows of a result, up to which those of its transpose are multiplied
+LEAST_BOX, STORING = 64, 1 << 22    # elements of K from which TMA loads them; of a result that takes longer to store than to compute
+SWAPPED, LINES = 64, 16             # rows of a result, up to which those of its transpose are multiplied: of 32 bits, of 16
 ADDRESSES = 150                     # cycles that a tile takes longer to begin whose addresses threads work out, not TMA
 BEGIN_WHOLE, CUT = 1200, 38         # cycles until a small product multiplies; in which a thread cuts a number into parts
 BEHIND = 0.18                       # cycles for each element of a tile, with an activation or slope, unless another consumer multiplies
@@ -138,10 +141,10 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
     found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
-        alone = warps == 1 and k > ALONE * itemsize and kind != "parts"  # one warp waits for each of its blocks of K
+        tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1       # one warp waits for each of its blocks of K, or others are there
+        alone = warps == 1 and (tiles < 4 * machine[0] if kind == "parts" else k > ALONE * itemsize)
         coarse = kind == "parts" and block_k > max(16, k // EXACT_BLOCKS)
         if (block_m + block_n) * block_k * itemsize * held(most, machine) <= machine[1] and not (alone or coarse):
-            tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
             leaves = min(block_m, M) * min(block_n, N) * itemsize / STORES
             while splits == 1 or (tiles * splits <= most_tiles * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
                 steps = cdiv(chunk_of(k, block_k, splits), block_k)
@@ -253,7 +256,7 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False, behind=
         if whole and (across or out_size > 2):
             continue
         if across:
-            if consumers * parts > 1 or depth < 64:                      # ptxas has no registers for the operands of several, and waits
+            if consumers > 1 or block_m < 128 or depth < 64:             # ptxas has no registers for the operands of several, and waits
                 continue
             block_m, block_n = block_n, block_m
         blocks, block_k, tiles = (parts * block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, parts * block_m, block_n)
@@ -296,10 +299,10 @@ def exact(M, N, k, batch, machine, hopper=False):
     return found
 
 
-def whole(M, N, k, batch, machine, parts=False):
-    """Candidates for small products on Hopper, of 16 bits or, as `parts`, of float32 numbers that they cut themselves."""
+def whole(M, N, k, batch, machine, parts=False, swapped=False):
+    """Candidates for small products on Hopper, of 16 bits or, as `parts`, of float32 that they cut; `swapped`: M, N are the transpose's."""
     found = []
-    for block_m, block_n, block_k, warps, most, rate in PARTS_GLUON if parts else SMALL:
+    for block_m, block_n, block_k, warps, most, rate in PARTS_GLUON if parts else FLAT if swapped else SMALL:
         tiles, splits, slot = tiles_of(M, N, batch, block_m, block_n), 1, (block_m + block_n) * block_k * (4 if parts else 2)
         fixed = 2 * 6 * block_n * block_k if parts else 0                # two buffers of b's parts
         if parts and block_k > max(16, k // EXACT_BLOCKS):
@@ -317,7 +320,7 @@ def whole(M, N, k, batch, machine, parts=False):
             cost = waves * (steps * step + min(block_m, M) * min(block_n, N) * 4 / STORES) + cdiv(waves, resident) * begin
             cost += joining(splits, block_m, block_n, M, N, batch, machine)
             found.append((cost, dict(kernel="parts_gluon" if parts else "small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-                                     num_warps=warps, STAGES=stages, splits=splits)))
+                                     num_warps=warps, STAGES=stages, splits=splits, **dict(SWAPPED=True) if swapped else {})))
             splits *= 2
     return found
 

@@ -121,6 +121,7 @@ def run_each(p, splits, tensors, fused, options):
 
 def run_whole(p, splits, tensors, fused, options, parts=False):
     """A program of a Hopper kernel for each tile, or piece of K of one; `parts`: float32 from bfloat16 parts that it cuts itself."""
+    p, tensors, options = as_swapped(p, tensors, options)
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     box_a, box_b, tiles = p.boxes["a"], p.boxes["b"], choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
 
@@ -147,9 +148,7 @@ def _there(p, splits):
 
 def run_groups(p, splits, tensors, fused, options):
     """float32 from bfloat16 parts on Hopper, by groups of warps that share a tile's K: as many programs as multiprocessors, or fewer."""
-    if "SWAPPED" in options:
-        options = {name: value for name, value in options.items() if name != "SWAPPED"}
-        p, tensors = swapped(p), swapped_tensors(*tensors)
+    p, tensors, options = as_swapped(p, tensors, options)
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     box_a, box_b = p.boxes["a"], p.boxes["b"]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
@@ -167,6 +166,13 @@ def run_groups(p, splits, tensors, fused, options):
                PROGRAMS=0 if alone else programs, GROUP_M=GROUP_M, JOINED=joined, **early(), **fused, **options)
 
     _in_parts(p, splits, block_k * options["GROUPS"], tiles, block_m * block_n, tensors, fused, start)
+
+
+def as_swapped(p, tensors, options):
+    """The problem, tensors and options of the transpose, if options say so; else as they are."""
+    if "SWAPPED" not in options:
+        return p, tensors, options
+    return swapped(p), swapped_tensors(*tensors), {name: value for name, value in options.items() if name != "SWAPPED"}
 
 
 def swapped(p):
