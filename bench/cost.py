@@ -84,7 +84,7 @@ def _op(ins):
     if touches(ins, "global") and name != "red":
         return Op("store" if name == "st" else "load", "lsu", 1, 0, reads, writes, number=opcode.startswith("cp.async.cg"))
     if touches(ins, "shared") or touches(ins, "global"):
-        return Op("add" if name == "red" else "shared", "lsu", 1, LATENCY["shared"], reads, writes)
+        return Op("add" if name == "red" and touches(ins, "global") else "shared", "lsu", 1, LATENCY["shared"], reads, writes)
     for pattern, pipe, busy, latency in _TABLE:
         if pattern.match(opcode):
             return Op("free" if not busy else "shuffle" if pipe == "lsu" else pipe, pipe, busy, latency, reads, writes)

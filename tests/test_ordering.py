@@ -91,6 +91,21 @@ def test_radix_passes_of_the_gpu(cuda, choice):
         assert values.cpu().array.tobytes() == np.take_along_axis(x.array, order_of(key, 1, False), 1).tobytes()
 
 
+@pytest.mark.parametrize("choice", ordering.GLUON, ids=str)
+def test_radix_passes_by_votes(cuda, choice):
+    """Rows of three tiles of which the last is short, whole and their first few."""
+    if driver.current().name == "simulated":
+        pytest.skip("Gluon has no interpreter")
+    n = (2 << choice["LOG"]) + 77
+    for kind, rows, k, falling in (("float32", 1, n, False), ("float32", 1, 5000, True), ("int32", 2, n, False)):
+        x = made(kind, drawn(kind, rows, n))
+        values, indices = torch.empty(rows, k, dtype=x.dtype, device=cuda), torch.empty(rows, k, dtype=torch.int64, device=cuda)
+        ordering._passes(values, indices, x.to(cuda), rows, n, 32, choice, {"FALLING": falling, "RAW": False})
+        want = order_of(x.array, 1, falling)[:, :k]
+        np.testing.assert_array_equal(indices.cpu().numpy(), want)
+        assert values.cpu().array.tobytes() == np.take_along_axis(x.array, want, 1).tobytes()
+
+
 @pytest.mark.parametrize("few, piece", [(0, 2), (0, 256), (64, 256)])
 def test_tiles_beside_each_other(cuda, monkeypatch, few, piece):
     """Rows of eight tiles: in several pieces, in one, and so few that each program adds up their counts."""

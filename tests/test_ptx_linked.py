@@ -39,3 +39,9 @@ def test_generic_addresses_of_local_memory():
     assert got("r0").tolist() == got("r1").tolist() == list(range(32))   # every thread has its own
     with pytest.raises(Fault, match="a generic address that is none of local memory"):
         run(f"st.b32 [{SHARED_BASE}], 7;")
+
+
+def test_an_array_that_assembly_declares_lies_before_that_of_the_launch():
+    result = run(".shared .align 16 .b8 own[80]; mov.u32 %r1, own; mov.u32 %r2, memory; st.shared.u32 [%r1+76], %r0; "
+                 "st.shared.u32 [%r2+252], %r1; ld.shared.u32 %r3, [%r1+76];", r0=np.uint32([7]))
+    assert [int(result(name)[0]) for name in ("r1", "r2", "r3")] == [SHARED_BASE, SHARED_BASE + 1024, 7]

@@ -21,9 +21,9 @@ def column(table_ptr, like_ptr, k, t, COUNT, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def task(plan_ptr, BLOCK: tl.constexpr):
-    """The tensor that this program works on, its first element, and the tensor's size."""
-    row = plan_ptr + 3 * tl.program_id(0).to(tl.int64)
+def task(plan_ptr, number, BLOCK: tl.constexpr):
+    """The tensor that a block belongs to, its first element, and the tensor's size."""
+    row = plan_ptr + 3 * number.to(tl.int64)
     return tl.load(row), tl.load(row + 1) * BLOCK, tl.load(row + 2)
 
 
@@ -114,7 +114,7 @@ def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_
     if found_inf_ptr is not None:
         if tl.load(found_inf_ptr) != 0:
             return
-    t, first, size = task(plan_ptr, BLOCK)
+    t, first, size = task(plan_ptr, tl.program_id(0), BLOCK)
     i = first + tl.arange(0, BLOCK)
     if LR_POINTER:
         lr = tl.load(lr).to(weight_decay.dtype)
@@ -185,7 +185,7 @@ def norm_kernel(partial_ptr, table_ptr, plan_ptr, like_ptr, COUNT, power, KIND: 
     """What the elements of each block contribute to the norm of all, in steps of 32 elements a thread. KIND: "square", "abs", "max", "min",
     "count" or "power"."""
     STEP: tl.constexpr = min(BLOCK, 1024 * num_warps)
-    t, first, size = task(plan_ptr, BLOCK)
+    t, first, size = task(plan_ptr, tl.program_id(0), BLOCK)
     i = first + tl.arange(0, STEP)
     x_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED)
     if first + BLOCK <= size:
@@ -228,12 +228,11 @@ def scale_block(x_ptr, i, mask, factor, found_inf_ptr):
 
 
 @triton.jit
-def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr, max_norm, CLIP: tl.constexpr, ALIGNED: tl.constexpr,
-                 BLOCK: tl.constexpr):
-    """Multiply by *factor_ptr, or, where CLIP, by what brings the norm *factor_ptr down to max_norm; note if a product is not finite."""
-    STEP: tl.constexpr = min(BLOCK, 2048)
-    t, first, size = task(plan_ptr, BLOCK)
-    i = first + tl.arange(0, STEP)
+def scale_kernel(blocks, table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr, max_norm, CLIP: tl.constexpr,
+                 ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """Multiply by *factor_ptr, or, where CLIP, by what brings the norm *factor_ptr down to max_norm; note if a product is not finite.
+    Programs take the `blocks` in turns, so that few of them begin where nothing is to be scaled, and together go from the end to the
+    beginning: what a norm has read last is still in the second cache."""
     if CLIP:
         factor = clipping(factor_ptr, max_norm)
     else:
@@ -241,19 +240,20 @@ def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr
     if CLIP:
         if factor == 1:                                  # nothing would change: save the traffic
             return
-    x_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED)
-    if first + BLOCK <= size:
-        for j in range(0, BLOCK, STEP):                  # steps, so that few programs have to begin where all end above
-            scale_block(x_ptr, i + j, None, factor, found_inf_ptr)
-    else:
-        for j in range(0, BLOCK, STEP):
-            scale_block(x_ptr, i + j, i + j < size, factor, found_inf_ptr)
+    for turn in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        t, first, size = task(plan_ptr, blocks - 1 - turn, BLOCK)
+        i = first + tl.arange(0, BLOCK)
+        x_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED)
+        if first + BLOCK <= size:
+            scale_block(x_ptr, i, None, factor, found_inf_ptr)
+        else:
+            scale_block(x_ptr, i, i < size, factor, found_inf_ptr)
 
 
 @triton.jit
 def cast_kernel(table_ptr, plan_ptr, like_ptr, COUNT, out_like_ptr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """Write tensors in another type: the lists are what is read and what is written, whose type out_like_ptr lends."""
-    t, first, size = task(plan_ptr, BLOCK)
+    t, first, size = task(plan_ptr, tl.program_id(0), BLOCK)
     i = first + tl.arange(0, BLOCK)
     x_ptr, out_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, out_like_ptr, 1, t, COUNT, ALIGNED)
     if first + BLOCK <= size:

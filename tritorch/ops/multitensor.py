@@ -155,10 +155,11 @@ def scratch(count, like):
 
 
 # ------------------------------------------------------------------ for implementations on CUDA
-def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda programs: (), **constexprs):
+def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda count: (), turns=False, timed=None, **constexprs):
     """Start a kernel of triton_kernels/optimize.py on every block of every row, in one of the `blocks` (elements, warps).
 
-    `before(how many programs)` gives its arguments in front of the table, `args` are those after it. Returns those in front.
+    `before(how many blocks)` gives its arguments in front of the table, `args` are those after it, `timed()` those that the tuner takes
+    instead. Each block has a program, or, with `turns`, those that run at once take them in turns. Returns the arguments in front.
     """
     first = columns[0]
     device = first[0].storage.device
@@ -170,25 +171,28 @@ def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda programs: (
     captured = captures and is_capturing(device.index, stream)           # a graph has tables of its own
     ready = None if captured else _prepared.get(known)                   # gradients lie elsewhere at every step, where addresses go round
     if ready is None:
-        chosen = _tuned(kernel, columns, shapes, args, blocks, before, constexprs)
-        ready = _ready(kernel, aligned, shapes, device, chosen, constexprs)
+        chosen = _tuned(kernel, columns, shapes, timed or (lambda: args), blocks, before, turns, constexprs)
+        ready = _ready(kernel, aligned, shapes, device, chosen, turns, constexprs)
         if not captured:
             if len(_prepared) >= KEPT:
                 _prepared.clear()
             _prepared[known] = ready
-    start, plan, count, (known, table) = ready
+    start, plan, count, programs, (known, table) = ready
     if known != rows:
         table = _table(rows, device)
-        ready[3] = rows, table
+        ready[4] = rows, table
     ahead = before(count)
-    start(count, [*ahead, table, plan, first[0], len(first), *args])
+    start(programs, [*ahead, table, plan, first[0], len(first), *args])
     return ahead
 
 
-def _ready(kernel, aligned, shapes, device, chosen, constexprs):
-    """[the prepared kernel, the programs' work in device memory, how many programs, (addresses, their table) of the last call]."""
+def _ready(kernel, aligned, shapes, device, chosen, turns, constexprs):
+    """[the prepared kernel, the blocks in device memory, how many, how many programs, (addresses, their table) of the last call]."""
     plan = _plan(shapes, chosen["BLOCK"], device)
-    return [Prepared(kernel, ALIGNED=aligned, **chosen, **constexprs), plan, plan.shape[0] // 3, (None, None)]
+    count, programs = plan.shape[0] // 3, plan.shape[0] // 3
+    if turns:                                                            # 32 warps of a multiprocessor have 64 registers each
+        programs = min(count, driver.current().device_properties(device.index).multi_processor_count * 32 // chosen["num_warps"])
+    return [Prepared(kernel, ALIGNED=aligned, **chosen, **constexprs), plan, count, programs, (None, None)]
 
 
 def _table(addresses, device):
@@ -196,19 +200,20 @@ def _table(addresses, device):
     return _resident(tuple(addresses), device, lambda: addresses)
 
 
-def _tuned(kernel, columns, shapes, args, blocks, before, constexprs):
+def _tuned(kernel, columns, shapes, timed, blocks, before, turns, constexprs):
     """The best of the blocks."""
-    trial, loops = [], {}                                                # written in place of the columns; what no clock shall see
+    trial, args, loops = [], [], {}                                      # written in place of the columns; what no clock shall see
 
     def run(candidate):
         trial[:] = trial or _stand_ins(columns)
+        args[:] = args or timed()
         first, way = trial[0], tuple(candidate.values())
         if way not in loops:
             found, device = [x.data_ptr() for column in trial for x in column], first[0].storage.device
-            ready = _ready(kernel, True, tuple([x.shape for x in first]), device, candidate, constexprs)
-            loops[way] = *ready[:3], _table(found, device)
-        start, plan, count, table = loops[way]
-        start(count, [*before(count), table, plan, first[0], len(first), *args])
+            ready = _ready(kernel, True, tuple([x.shape for x in first]), device, candidate, turns, constexprs)
+            loops[way] = *ready[:4], _table(found, device)
+        start, plan, count, programs, table = loops[way]
+        start(programs, [*before(count), table, plan, first[0], len(first), *args])
 
     kind = getattr(constexprs.get("RULE"), "__name__", constexprs.get("KIND", ""))
     key = kernel.__name__, kind, columns[0][0].dtype.itemsize, len(columns), sum(map(prod, shapes))

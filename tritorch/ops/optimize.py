@@ -11,6 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import float64
 from tritorch.errors import check
 from tritorch.ops import update_rules
+from tritorch.ops.create import full
 from tritorch.ops.loops import as_number
 from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, scratch
 from tritorch.ops.shaping import stack
@@ -18,7 +19,7 @@ from tritorch.tensor import Tensor, empty
 
 K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
 NORM_BLOCKS = (8192, 8), (32768, 8), (16384, 4), (65536, 8), (4096, 4), (8192, 16), (32768, 16)       # of programs that only read
-SCALE_BLOCKS = (65536, 8), (8192, 8), (131072, 8), (32768, 4), (65536, 16), (16384, 8)   # of those that often end at once: few of them
+SCALE_BLOCKS = (4096, 8), (2048, 4), (8192, 16)                                                        # of those that take them in turns
 
 
 # ------------------------------------------------------------------ optimizers
@@ -137,7 +138,7 @@ def norm_parts_cpu(tensors, power, parts):
 def norm_parts_cuda(tensors, power, parts):
     device, kind, name = tensors[0].storage.device, tensors[0].dtype.compute, _KINDS.get(power, "power")
     (partial,) = launch_rows(K.norm_kernel, [tensors], as_number(power, kind), blocks=NORM_BLOCKS,
-                             before=lambda programs: (empty((programs,), kind, device),), KIND=name)
+                             before=lambda count: (empty((count,), kind, device),), KIND=name)
     out, root = empty((), kind, device), 1 / power if name == "power" else 1.0
     launch(K.finish_norm_kernel, (1,), out, partial, partial.numel(), as_number(root, kind), KIND=name, BLOCK=tile(8192, 1 << 14),
            num_warps=16)
@@ -177,7 +178,12 @@ def scale_by_cpu(tensors, factor, found_inf):
 
 @scale_by.impl("cuda")
 def scale_by_cuda(tensors, factor, found_inf):
-    launch_rows(K.scale_kernel, [tensors], factor, found_inf, 0.0, blocks=SCALE_BLOCKS, CLIP=False)
+    _scale(tensors, factor, found_inf, 0.0, CLIP=False)
+
+
+def _scale(tensors, *args, CLIP, timed=None):
+    launch_rows(K.scale_kernel, [tensors], *args, blocks=SCALE_BLOCKS, before=lambda count: (count,), turns=True, timed=timed, CLIP=CLIP,
+                maxnreg=64)                                              # what programs that run at once may have
 
 
 @multi_tensor("tensors", writes="tensors")
@@ -196,7 +202,8 @@ def clip_by_norm_cpu(tensors, total, max_norm):
 @clip_by_norm.impl("cuda")
 def clip_by_norm_cuda(tensors, total, max_norm):
     there = total.to(tensors[0].storage.device)                          # no need to wait for the norm
-    launch_rows(K.scale_kernel, [tensors], there, None, float(max_norm), blocks=SCALE_BLOCKS, CLIP=True)
+    _scale(tensors, there, None, float(max_norm), CLIP=True,               # a clock shall see programs that scale
+           timed=lambda: (full((), math.inf, dtype=there.dtype, device=there.device), None, float(max_norm)))
 
 
 @multi_tensor("scale", writes="scale growth_tracker")

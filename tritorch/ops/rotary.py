@@ -15,9 +15,11 @@ from tritorch.tensor import empty_strided
 K = kernels("rotary")
 SIZES = ((4096, 16, 4), (8192, 16, 4), (4096, 8, 4), (8192, 32, 8), (2048, 8, 4), (8192, 16, 8))
 """Elements of a program, rows that share one of the tables, warps."""
-ALONG = ((4096, 1, 4), (4096, 2, 4), (2048, 1, 4), (8192, 2, 8), (8192, 4, 8), (4096, 4, 4), (8192, 1, 8))
+ALONG = ((4096, 1, 4), (4096, 2, 4), (2048, 1, 4), (8192, 2, 8), (8192, 4, 8), (4096, 4, 4), (8192, 1, 8), (4096, 1, 4, 2),
+         (2048, 1, 4, 4))
 """Further ways where rows that follow each other in memory have different rows of the tables: tiles and programs go along those, as rows
-that share one are far apart (a MiB for (batch, heads, T, D), where SIZES, tried first, all reach 0.89 of a copy's rate on an H100)."""
+that share one are far apart (a MiB for (batch, heads, T, D), where SIZES, tried first, all reach 0.89 of a copy's rate on an H100). A last
+number: how often a program goes on to other rows with the tables that it has; else these come from the second cache as often as x."""
 
 
 @op(aliasable=True)
@@ -83,7 +85,8 @@ def rotary_embedding_cuda(out, x, cos, sin, interleaved, inverse):
     target, in_line = out, M > 1 and (H == 1 or nearest(along_m, 1, 4) < nearest(along_h, 1, 2))
 
     def run(t):
-        launch(K.rotary_kernel, (cdiv(M, t["BLOCK_M"]) * cdiv(H, t["BLOCK_H"]),), target, x, cos, sin, *along_m, *along_h,
+        t = {"TURNS": 1, **t}
+        launch(K.rotary_kernel, (cdiv(M, t["BLOCK_M"]) * cdiv(H, t["BLOCK_H"] * t["TURNS"]),), target, x, cos, sin, *along_m, *along_h,
                out.strides[-1], x.strides[-1], *along, M, H, pairs, D, INTERLEAVED=interleaved, INVERSE=inverse,
                ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide, BLOCK_P=block_p, REST=next_power_of_2(rest) if rest else 0, **t)
 
@@ -109,11 +112,13 @@ def nearest(along, tensor, count):
 def row_ways(M, H, block_p, in_line):
     """Candidates: rows of the tables and rows for each of them, as many as there are."""
     ways = []
-    for size, heads, warps in SIZES + (ALONG if in_line else ()):
+    for size, heads, warps, *turns in SIZES + (ALONG if in_line else ()):
         rows = max(size // (2 * block_p), 1)
         block_m = min(max(rows // min(heads, next_power_of_2(H)), 1), next_power_of_2(M))
         way = {"BLOCK_H": min(max(rows // block_m, 1), next_power_of_2(H)), "BLOCK_M": block_m, "ALONG_M": in_line and heads <= 4,
                "num_warps": warps}
+        if turns and H >= turns[0]:
+            way["TURNS"] = turns[0]
         if way not in ways:
             ways.append(way)
     return ways

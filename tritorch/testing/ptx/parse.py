@@ -63,6 +63,7 @@ class Program:
     constants: dict = field(default_factory=dict)               # name -> (alignment, bytes)
     symbols: dict = field(default_factory=dict)
     static_shared: int = 0
+    extern: str = ""                                            # the array in shared memory whose size the launch gives
     local_bytes: int = 0
 
 
@@ -94,13 +95,21 @@ def _declarations(program, head):
             data = bytes(int(v) for v in values.split(",") if v.strip())
             program.constants[name] = int(align), data.ljust(int(size), b"\0")
         elif size:
-            start = program.static_shared + -program.static_shared % int(align)
-            program.symbols[name], program.static_shared = SHARED_BASE + start, start + int(size)
+            _shared(program, align, name, size)
         else:
-            program.symbols[name] = None
-    for name, address in program.symbols.items():
-        if address is None:
-            program.symbols[name] = SHARED_BASE + program.static_shared + -program.static_shared % 1024
+            program.extern = name
+    _settle(program)
+
+
+def _shared(program, align, name, size):
+    start = program.static_shared + -program.static_shared % int(align)
+    program.symbols[name], program.static_shared = SHARED_BASE + start, start + int(size)
+
+
+def _settle(program):
+    """The extern array comes behind the others."""
+    if program.extern:
+        program.symbols[program.extern] = SHARED_BASE + program.static_shared + -program.static_shared % 1024
 
 
 def _parameters(program, text):
@@ -179,6 +188,9 @@ class _Body:
         elif text.startswith(".local"):
             align, name, size = re.match(r"\.local \.align (\d+) \.b8\s+([\w$]+)\[(\d+)\]", text).groups()
             self.program.symbols[name], self.program.local_bytes = 0, int(size) + -int(size) % 16
+        elif text.startswith(".shared"):
+            _shared(self.program, *re.match(r"\.shared \.align (\d+) \.b8 ([\w$]+)\[(\d+)\]", text).groups())
+            _settle(self.program)
         elif text.startswith(".branchtargets"):
             name = next(name for (path, name), at in self.labels.items() if at == len(self.program.code) and "brx" in name)
             self.labels[self.path, name] = [self._label(word.strip()) for word in text[len(".branchtargets"):].split(",")]
