@@ -278,9 +278,9 @@ TWICE = ((16, 1), (8, 1), (8, 0))
 """Ways for the widest rows: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the sums of two
 parameters, 16384 columns spill: a layer norm's gradient took 383 µs on an H100. With one an RMS norm's took 285 µs held and not loaded
 ahead, 292 loaded ahead."""
-WAITING = 4096, 16
-"""Columns of a tile, and warps, where such rows wait in shared memory and are read from there twice: a layer norm's gradient takes 211 µs,
-not 285 (predicted for 8192 rows of 16384 in bfloat16)."""
+WAITING = (4096, 16), (2048, 8)
+"""Columns of a tile, and warps, where such rows wait in shared memory and are read from there twice. Eight warps have fewer addresses to
+work out and fewer to wait for at a barrier, but less to do while one waits."""
 
 
 @remember
@@ -297,10 +297,11 @@ def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=0, waiting=Fa
     for warps, again in TWICE if wide else ():
         n = 32 * warps * vector
         reads.append(_row_tile(1, n, warps, per_sm=1) | {"HELD": cdiv(N, n), "TWICE": again})
-    n, warps = WAITING
-    stages = min((room + ROOM - 1024) // (column * cdiv(N, n) * n), 3)
-    if wide and waiting and stages > 1:
-        reads.insert(0, _row_tile(1, n, warps, stages, 1) | {"HELD": cdiv(N, n), "TWICE": 1, "kernel": "gluon"})
+    for n, warps in reversed(WAITING) if wide and waiting else ():
+        whole = cdiv(N, n) * n
+        stages = min((room + ROOM - 2048 - line * whole) // (column * whole), 3)
+        if stages > 1:
+            reads.insert(0, _row_tile(1, n, warps, stages, 1) | {"HELD": cdiv(N, n), "TWICE": 1, "kernel": "gluon"})
     few = min(next_power_of_2(cdiv(N, 5 * vector)), 512)
     for more, stages, least in SUMS:
         threads = min(few * more, 1024)
