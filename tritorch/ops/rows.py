@@ -196,7 +196,9 @@ def norm_tiles(M, N, itemsize, simulated):
     """Candidates for norms, that hold rows in tiles of 16 bytes a thread, five where a warp or two have a row, up to ten where eight have:
     without padding to a power of two, a forward layer norm of 1280 columns takes 21 µs, not 29 (predicted for 16384 rows in bfloat16).
     A program a row comes first: one that loads the next row meanwhile took 195 µs, not 184, of 4096 columns and 225 µs, not 184, of 16384
-    on an H100 (268 MB in bfloat16), where other programs fill the time anyway."""
+    on an H100 (268 MB in bfloat16), where other programs fill the time anyway.
+    Of the longest rows these are two: a layer norm, which waits for two sums of each, took 146 µs on an H200, an RMS norm 134. With fewer
+    registers for a thread there is room for three of eight warps, or two of sixteen."""
     vector = 16 // itemsize
     if simulated:
         n = max(half(N), 8)
@@ -206,6 +208,8 @@ def norm_tiles(M, N, itemsize, simulated):
         n, warps = max(few * more * vector, 8), max(few * more // 32, 1)
         m, per_sm = max(min(32 // (few * more), next_power_of_2(M)), 1), max((32 << 10) // (N * itemsize), 1)
         found.append(_row_tile(m, n, warps, 1 + ahead, ahead and per_sm) | {"HELD": cdiv(N, n)})
+    if found[0]["HELD"] > 5:
+        found += [found[0] | {"maxnreg": 80}, found[1] | {"maxnreg": 64}]
     return [way for way in found if way["HELD"] <= 10]
 
 
@@ -240,7 +244,7 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
             constexprs["COPIES"] = copies_of(block_m, block_n, t["num_warps"], vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
                LOOP=block_n * max(held, 1) < N, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
-               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
+               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1, **{name: t[name] for name in ("maxnreg",) if name in t})
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
 
@@ -317,8 +321,8 @@ def sum_lines(sums, parts):
     """Each of `sums` becomes the sum of the lines of its part."""
     lines, N = parts[0].shape
     targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
-    block_n, block_p = (8, 512) if N < 4096 else (32, 256)               # a sector, or a few: enough programs, that load all lines at once
-    block_n, block_p = tile(block_n, min(1024, next_power_of_2(N))), min(block_p, next_power_of_2(lines))
+    block_n = 8 if N < 4096 else 32                                      # a sector, or a few: enough programs, that load all lines at once
+    block_n, block_p = tile(block_n, min(1024, next_power_of_2(N))), min(65536 // (block_n * parts[0].dtype.itemsize), next_power_of_2(lines))
     launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(block_p, 4),
            BLOCK_N=block_n, num_warps=8)
     for s, target in zip(sums, targets):
