@@ -272,12 +272,13 @@ def vector_of(geometry, itemsize):
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
-SUMS = ((1, 3, 1), (1, 2, 1), (1, 1, 1), (2, 3, 1), (1, 3, 8), (1, 3, 4), (1, 2, 8))
+SUMS = ((1, 3, 1), (1, 2, 1), (1, 1, 1), (2, 3, 1), (1, 3, 8), (1, 3, 4), (1, 2, 8), (1, 4, 1))
 """Ways to do it: threads of a row, as a multiple of as few as hold it in five tiles of 16 bytes, stages, warps of a program at least. Few
 threads exchange what they found of a row, and tiles need no padding to a power of two: of 768 columns a warp has three tiles of 256, and a
 layer norm's gradient takes 61 µs, not 80, of 1280 38 µs, not 56 (predicted in bfloat16, for 50000 and 16384 rows). Eight warps a
-multiprocessor, that load ahead, keep memory busy, and more would have more sums to store. Where they are one program, with several rows at
-a time, its lines of sums are all that its multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
+multiprocessor, that load ahead, keep memory busy, and more would have more sums to store; where two rows ahead are few, 61 KiB a
+multiprocessor, the last has three. Where the warps are one program, with several rows at a time, its lines of sums are all that its
+multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
 TWICE = ((16, 1), (8, 1), (8, 0))
 """Ways for the widest rows: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the sums of two
 parameters, 16384 columns spill: a layer norm's gradient took 383 µs on an H100. With one an RMS norm's took 285 µs held and not loaded
