@@ -323,7 +323,8 @@ def sum_lines(sums, parts):
     lines, N = parts[0].shape
     targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
     block_n = 8 if N < 4096 else 32                                      # a sector, or a few: enough programs, that load all lines at once
-    block_n, block_p = tile(block_n, min(1024, next_power_of_2(N))), min(65536 // (block_n * parts[0].dtype.itemsize), next_power_of_2(lines))
+    block_p = min(65536 // (block_n * parts[0].dtype.itemsize), next_power_of_2(lines))              # 64 registers of a thread
+    block_n = tile(block_n, min(1024, next_power_of_2(N)))
     launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(block_p, 4),
            BLOCK_N=block_n, num_warps=8)
     for s, target in zip(sums, targets):
