@@ -134,8 +134,8 @@ def residual_norm_kernel(
                 tl.store(side_by_side(sum_rows, offsets(n, shape_n, stride_n, RANK_N), VEC), held[k], mask=inside & (n < N))
             mean = tl.zeros((BLOCK_M, 1), ACC)
             if CENTER:
-                mean = tl.sum(total_of(held, inside, lane, N, ACC), 1, keep_dims=True) / N
-            rstd = 1 / tl.sqrt(tl.sum(squares(held, mean, inside, lane, N, ACC), 1, keep_dims=True) / N + eps)
+                mean = tl.sum(total_of(held, ACC), 1, keep_dims=True) / N
+            rstd = 1 / tl.sqrt(tl.sum(squares(held, mean, lane, N, ACC), 1, keep_dims=True) / N + eps)
             for k in tl.static_range(HELD):
                 n = k * BLOCK_N + lane
                 y = normed(again(held[k], ACC), mean, rstd, w_ptr, b_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)

@@ -196,7 +196,9 @@ def norm_tiles(M, N, itemsize, simulated):
     """Candidates for norms, that hold rows in tiles of 16 bytes a thread, five where a warp or two have a row, up to ten where eight have:
     without padding to a power of two, a forward layer norm of 1280 columns takes 21 µs, not 29 (predicted for 16384 rows in bfloat16).
     A program a row comes first: one that loads the next row meanwhile took 195 µs, not 184, of 4096 columns and 225 µs, not 184, of 16384
-    on an H100 (268 MB in bfloat16), where other programs fill the time anyway."""
+    on an H100 (268 MB in bfloat16), where other programs fill the time anyway.
+    Of the longest rows these are two: a layer norm, which waits for two sums of each, took 146 µs on an H200, an RMS norm 134. With fewer
+    registers for a thread there is room for three of eight warps, or two of sixteen."""
     vector = 16 // itemsize
     if simulated:
         n = max(half(N), 8)
@@ -206,6 +208,8 @@ def norm_tiles(M, N, itemsize, simulated):
         n, warps = max(few * more * vector, 8), max(few * more // 32, 1)
         m, per_sm = max(min(32 // (few * more), next_power_of_2(M)), 1), max((32 << 10) // (N * itemsize), 1)
         found.append(_row_tile(m, n, warps, 1 + ahead, ahead and per_sm) | {"HELD": cdiv(N, n)})
+    if found[0]["HELD"] > 5:
+        found += [found[0] | {"maxnreg": 80}, found[1] | {"maxnreg": 64}]
     return [way for way in found if way["HELD"] <= 10]
 
 
@@ -240,7 +244,7 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
             constexprs["COPIES"] = copies_of(block_m, block_n, t["num_warps"], vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
                LOOP=block_n * max(held, 1) < N, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
-               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
+               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1, **{name: t[name] for name in ("maxnreg",) if name in t})
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
 
@@ -268,19 +272,20 @@ def vector_of(geometry, itemsize):
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
-SUMS = ((1, 3, 1), (1, 2, 1), (1, 1, 1), (2, 3, 1), (1, 3, 8), (1, 3, 4), (1, 2, 8))
+SUMS = ((1, 3, 1), (1, 2, 1), (1, 1, 1), (2, 3, 1), (1, 3, 8), (1, 3, 4), (1, 2, 8), (1, 4, 1))
 """Ways to do it: threads of a row, as a multiple of as few as hold it in five tiles of 16 bytes, stages, warps of a program at least. Few
 threads exchange what they found of a row, and tiles need no padding to a power of two: of 768 columns a warp has three tiles of 256, and a
 layer norm's gradient takes 61 µs, not 80, of 1280 38 µs, not 56 (predicted in bfloat16, for 50000 and 16384 rows). Eight warps a
-multiprocessor, that load ahead, keep memory busy, and more would have more sums to store. Where they are one program, with several rows at
-a time, its lines of sums are all that its multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
+multiprocessor, that load ahead, keep memory busy, and more would have more sums to store; where two rows ahead are few, 61 KiB a
+multiprocessor, the last has three. Where the warps are one program, with several rows at a time, its lines of sums are all that its
+multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
 TWICE = ((16, 1), (8, 1), (8, 0))
 """Ways for the widest rows: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the sums of two
 parameters, 16384 columns spill: a layer norm's gradient took 383 µs on an H100. With one an RMS norm's took 285 µs held and not loaded
 ahead, 292 loaded ahead."""
-WAITING = 4096, 16
-"""Columns of a tile, and warps, where such rows wait in shared memory and are read from there twice: a layer norm's gradient takes 211 µs,
-not 285 (predicted for 8192 rows of 16384 in bfloat16)."""
+WAITING = (4096, 16), (2048, 8)
+"""Columns of a tile, and warps, where such rows wait in shared memory and are read from there twice. Eight warps have fewer addresses to
+work out and fewer to wait for at a barrier, but less to do while one waits."""
 
 
 @remember
@@ -297,10 +302,11 @@ def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=0, waiting=Fa
     for warps, again in TWICE if wide else ():
         n = 32 * warps * vector
         reads.append(_row_tile(1, n, warps, per_sm=1) | {"HELD": cdiv(N, n), "TWICE": again})
-    n, warps = WAITING
-    stages = min((room + ROOM - 1024) // (column * cdiv(N, n) * n), 3)
-    if wide and waiting and stages > 1:
-        reads.insert(0, _row_tile(1, n, warps, stages, 1) | {"HELD": cdiv(N, n), "TWICE": 1, "kernel": "gluon"})
+    for n, warps in reversed(WAITING) if wide and waiting else ():
+        whole = cdiv(N, n) * n
+        stages = min((room + ROOM - 2048 - line * whole) // (column * whole), 3)
+        if stages > 1:
+            reads.insert(0, _row_tile(1, n, warps, stages, 1) | {"HELD": cdiv(N, n), "TWICE": 1, "kernel": "gluon"})
     few = min(next_power_of_2(cdiv(N, 5 * vector)), 512)
     for more, stages, least in SUMS:
         threads = min(few * more, 1024)
@@ -316,8 +322,9 @@ def sum_lines(sums, parts):
     """Each of `sums` becomes the sum of the lines of its part."""
     lines, N = parts[0].shape
     targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
-    block_n, block_p = (8, 512) if N < 4096 else (32, 256)               # a sector, or a few: enough programs, that load all lines at once
-    block_n, block_p = tile(block_n, min(1024, next_power_of_2(N))), min(block_p, next_power_of_2(lines))
+    block_n = 8 if N < 4096 else 32                                      # a sector, or a few: enough programs, that load all lines at once
+    block_p = min(65536 // (block_n * parts[0].dtype.itemsize), next_power_of_2(lines))              # 64 registers of a thread
+    block_n = tile(block_n, min(1024, next_power_of_2(N)))
     launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(block_p, 4),
            BLOCK_N=block_n, num_warps=8)
     for s, target in zip(sums, targets):
