@@ -151,6 +151,7 @@ class Session:
             tuner.ship(self.path, self.chosen)
             with contextlib.suppress(OSError):                   # no room there: it is in its own place all the same
                 if self.out:
+                    self.out.mkdir(parents=True, exist_ok=True)
                     with (self.out / "tune.csv").open("w", newline="", encoding="utf-8") as file:
                         csv.writer(file, lineterminator="\n").writerows([CSV, *self.rows])
                     if self.out != self.path.parent:
