@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels
+from tritorch.cuda.launch import kernels, tile
 from tritorch.device import meta
 from tritorch.dispatch import op
 from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
@@ -96,6 +96,7 @@ def draw_normal(bits, mean, std):
 
 UNIT = {draw_uniform: "unit_uniform", draw_normal: "unit_normal"}         # the same with the parameters 0 and 1
 MOST = 1 << 14                                                            # programs that fill with normal numbers, block after block
+SHORT = [(2048, 1, False), (2048, 2, False), (4096, 1, False), (4096, 2, False), (4096, 2, True)]      # BLOCK, SHORT, INVERSE of its kernel
 
 
 def draw_log_normal(bits, mean, std):
@@ -175,7 +176,8 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
         plain = UNIT.get(draw) if (a, b) == (0, 1) else None
         front, more = (out.numel(), np.float64(a), np.float64(b)), {"DRAW": getattr(K, plain or draw.__name__[5:])}
         if normal:
-            filled(out, K.fill_normal_kernel, *front, seed, offset, base, most=MOST, **more)
+            ways = [{"BLOCK": tile(block, 4096), "SHORT": words, "INVERSE": inverse, "num_warps": 4} for block, words, inverse in SHORT]
+            filled(out, K.fill_normal_kernel, *front, seed, offset, base, most=MOST, ways=ways if dtype.itemsize == 2 else None, **more)
         else:
             top = below(dtype.numpy, a, b) if clamp else 0.0
             filled(out, K.fill_kernel, *front, np.float64(top), seed, offset, base, **more, WIDE=dtype is float64,
