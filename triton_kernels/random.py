@@ -9,6 +9,7 @@ from triton.language.extra import libdevice
 
 from triton_kernels.indexing import report
 
+SHORT_ROUNDS = tl.constexpr(7)                                      # of Philox, for normal numbers of 16 bits
 NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these differ from call to call: one compilation for all
 
 
@@ -20,11 +21,11 @@ def halves(x):
 
 
 @triton.jit
-def philox(seed, c0, c1, c2, c3):
+def philox(seed, c0, c1, c2, c3, ROUNDS: tl.constexpr = 10):
     """The four words of `tl.philox`. Its two products of 32 bits are each made at once here, not their halves one after the other: half
     the multiplications."""
     k1, k0 = halves(seed)
-    for _ in tl.static_range(10):
+    for _ in tl.static_range(ROUNDS):
         a1, a0 = halves(c0.to(tl.uint64) * 0xD2511F53)
         b1, b0 = halves(c2.to(tl.uint64) * 0xCD9E8D57)
         c0, c1, c2, c3 = b1 ^ c1 ^ k0, b0, a1 ^ c3 ^ k1, a0
@@ -33,14 +34,14 @@ def philox(seed, c0, c1, c2, c3):
 
 
 @triton.jit
-def philox_words(seed, offset, index, lane, base_ptr):
+def philox_words(seed, offset, index, lane, base_ptr, ROUNDS: tl.constexpr = 10):
     """The four uint32 words of counters offset + index; `lane` is the third counter word."""
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
     high, low = halves(offset + index)
     zero = low * 0
-    return philox(seed, low, high, zero + lane, zero)
+    return philox(seed, low, high, zero + lane, zero, ROUNDS)
 
 
 @triton.jit
@@ -168,7 +169,7 @@ def normals_of(seed, offset, start, base_ptr, dtype: tl.constexpr, SHORT: tl.con
     """The standard normals of elements start … start + BLOCK, in order. Where SHORT eight take a counter, and of its four words so many
     are turned by multiplications, as with all of them the unit for special functions would have more to do than any other."""
     if SHORT:
-        w0, w1, w2, w3 = words_of(seed, offset, start // 8, base_ptr, BLOCK // 8, False)
+        w0, w1, w2, w3 = philox_words(seed, offset + start // 8, tl.arange(0, BLOCK // 8), 0, base_ptr, SHORT_ROUNDS)
         x0, y0 = short_normal(w0, True, INVERSE)
         x1, y1 = short_normal(w1, SHORT > 2, INVERSE)
         x2, y2 = short_normal(w2, SHORT > 1, INVERSE)

@@ -58,6 +58,9 @@ def draw_uniform(bits, low, high):
     return value
 
 
+SHORT_ROUNDS = 7                                                          # of Philox, for normal numbers of 16 bits
+
+
 def normal_pairs(word):
     """For two normal numbers of 16 bits a word: it gives the radius and, times 2³² over the golden ratio, the angle. So all pairs that
     there are lie evenly, 2³² of them, and the values are as likely as those of a normal number that is rounded."""
@@ -67,7 +70,7 @@ def normal_pairs(word):
 def normal_bits(dtype, count, seed, offset, start=0):
     """The bits of `count` normal numbers from the start-th on."""
     if dtype.itemsize == 2:
-        return normal_pairs(words(seed, offset + start // 8, cdiv(count, 2)))
+        return normal_pairs(words(seed, offset + start // 8, cdiv(count, 2), rounds=SHORT_ROUNDS))
     return bits_of(dtype, count, seed, offset + start // 4)
 
 
