@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import tritorch as T
+from tritorch.cuda import tuner
 from tritorch.generator import Generator
 from tritorch.ops import draws
 from tritorch.ops import random as R
@@ -21,13 +22,22 @@ def box_muller(word):
 @pytest.mark.parametrize("n", [1, 7, 2049, 9001])
 def test_two_normals_of_16_bits_share_a_word(cuda, dtype, n, monkeypatch):
     monkeypatch.setattr(draws, "MOST", 2)                                         # programs go on to further blocks
-    kind, expected = getattr(T, dtype), box_muller(words(11, 0, 4501))[:n]
+    kind, expected = getattr(T, dtype), box_muller(words(11, 0, 4501, rounds=7))[:n]
     digits = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
     for d in ("cpu", cuda):
         g = Generator(d)
         plain, moved = (T.empty(n, dtype=kind, device=d).normal_(*args, generator=g.manual_seed(11)) for args in ((), (0.5, 2.0)))
         np.testing.assert_allclose(plain.double().cpu().array, expected, rtol=digits, atol=5e-6)
         np.testing.assert_allclose(moved.double().cpu().array, 0.5 + 2 * expected, rtol=digits, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", draws.SHORT, ids=str)
+def test_all_ways_to_draw_them_give_the_same(cuda, way):
+    block, words_turned, inverse = way
+    expected = box_muller(words(11, 0, 4096, rounds=7))[:8191]
+    with tuner.forcing("draws", {"BLOCK": block, "SHORT": words_turned, "INVERSE": inverse, "num_warps": 4}):
+        got = T.empty(8191, dtype=T.float16, device=cuda).normal_(generator=Generator(cuda).manual_seed(11))
+    np.testing.assert_allclose(got.double().cpu().array, expected, rtol=2.0**-11, atol=5e-6)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 0x4700), ("bfloat16", 0x40E0)])

@@ -9,6 +9,7 @@ from triton.language.extra import libdevice
 
 from triton_kernels.indexing import report
 
+SHORT_ROUNDS = tl.constexpr(7)                                      # of Philox, for normal numbers of 16 bits
 NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these differ from call to call: one compilation for all
 
 
@@ -20,11 +21,11 @@ def halves(x):
 
 
 @triton.jit
-def philox(seed, c0, c1, c2, c3):
+def philox(seed, c0, c1, c2, c3, ROUNDS: tl.constexpr = 10):
     """The four words of `tl.philox`. Its two products of 32 bits are each made at once here, not their halves one after the other: half
     the multiplications."""
     k1, k0 = halves(seed)
-    for _ in tl.static_range(10):
+    for _ in tl.static_range(ROUNDS):
         a1, a0 = halves(c0.to(tl.uint64) * 0xD2511F53)
         b1, b0 = halves(c2.to(tl.uint64) * 0xCD9E8D57)
         c0, c1, c2, c3 = b1 ^ c1 ^ k0, b0, a1 ^ c3 ^ k1, a0
@@ -33,14 +34,14 @@ def philox(seed, c0, c1, c2, c3):
 
 
 @triton.jit
-def philox_words(seed, offset, index, lane, base_ptr):
+def philox_words(seed, offset, index, lane, base_ptr, ROUNDS: tl.constexpr = 10):
     """The four uint32 words of counters offset + index; `lane` is the third counter word."""
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
     high, low = halves(offset + index)
     zero = low * 0
-    return philox(seed, low, high, zero + lane, zero)
+    return philox(seed, low, high, zero + lane, zero, ROUNDS)
 
 
 @triton.jit
@@ -136,36 +137,43 @@ def standard_normal(x, y):
 
 
 @triton.jit
-def cosine(angle):
-    """cos from -π to π as the sine of what is left to π/2, within 1e-6, without the unit for special functions."""
-    rest = 1.5707963267948966 - tl.abs(angle)
-    s = rest * rest
-    return rest * (0.999999061 + s * (-0.166655541 + s * (0.00831189962 + s * -0.000184881356)))
+def circle(radius, half):
+    """radius times cosine and sine of twice the angle `half`, from -π/2 to π/2, within 1e-6, without the unit for special functions."""
+    s = half * half
+    sine = half * (1.41420872 + s * (-0.235676263 + s * (0.0117469178 + s * -0.000259701288)))          # √2 times that of `half`
+    cosine = 1.41421350 + s * (-0.707105442 + s * (0.0589211266 + s * (-0.00195920966 + s * 3.27446036e-05)))
+    reach = radius * sine
+    return radius - reach * sine, reach * cosine
 
 
 @triton.jit
-def short_normal(word, MULTIPLY: tl.constexpr):
+def short_normal(word, MULTIPLY: tl.constexpr, INVERSE: tl.constexpr):
     """Two normals for results of 16 bits from one word. Of one radius in millions, those near 0, the logarithm is worth 6e-4 only."""
     u = word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-    radius = tl.sqrt(tl.abs(1.3862943611198906 * libdevice.fast_log2f(u)))
-    turned = tl.mul(word, 0x9E3779B9, sanitize_overflow=False)
-    angle = turned.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09
-    if MULTIPLY:
-        return radius * cosine(angle), radius * libdevice.fast_sinf(angle)
+    log = libdevice.fast_log2f(u)
+    if INVERSE:
+        square = -1.3862943611198906 * log + 1e-30                                              # 0 times infinity would be no number
+        radius = square * tl.rsqrt(tl.abs(square))
     else:
+        radius = tl.sqrt(tl.abs(1.3862943611198906 * log))
+    turned = tl.mul(word, 0x9E3779B9, sanitize_overflow=False).to(tl.int32, bitcast=True).to(tl.float32)
+    if MULTIPLY:
+        return circle(radius, turned * 7.314590396335798e-10)
+    else:
+        angle = turned * 1.4629180792671596e-09
         return radius * libdevice.fast_cosf(angle), radius * libdevice.fast_sinf(angle)
 
 
 @triton.jit
-def normals_of(seed, offset, start, base_ptr, dtype: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr):
-    """The standard normals of elements start … start + BLOCK, in order. Where SHORT eight take a counter; one cosine of the four is made of
-    multiplications, as with all of them the unit for special functions would have more to do than any other."""
+def normals_of(seed, offset, start, base_ptr, dtype: tl.constexpr, SHORT: tl.constexpr, INVERSE: tl.constexpr, BLOCK: tl.constexpr):
+    """The standard normals of elements start … start + BLOCK, in order. Where SHORT eight take a counter, and of its four words so many
+    are turned by multiplications, as with all of them the unit for special functions would have more to do than any other."""
     if SHORT:
-        w0, w1, w2, w3 = words_of(seed, offset, start // 8, base_ptr, BLOCK // 8, False)
-        x0, y0 = short_normal(w0, True)
-        x1, y1 = short_normal(w1, False)
-        x2, y2 = short_normal(w2, False)
-        x3, y3 = short_normal(w3, False)
+        w0, w1, w2, w3 = philox_words(seed, offset + start // 8, tl.arange(0, BLOCK // 8), 0, base_ptr, SHORT_ROUNDS)
+        x0, y0 = short_normal(w0, True, INVERSE)
+        x1, y1 = short_normal(w1, SHORT > 2, INVERSE)
+        x2, y2 = short_normal(w2, SHORT > 1, INVERSE)
+        x3, y3 = short_normal(w3, False, INVERSE)
         return tl.interleave(in_order(x0, x1, x2, x3), in_order(y0, y1, y2, y3))
     else:
         w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, dtype == tl.float64, BLOCK, dtype)
@@ -235,14 +243,16 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def fill_normal_kernel(out_ptr, N, a, b, seed: tl.int64, offset: tl.int64, base_ptr, DRAW: tl.constexpr, BLOCK: tl.constexpr):
-    """out[i] = draw(z_i; a, b), z standard normal, block after block, so that some programs multiply integers while others are at sines."""
+def fill_normal_kernel(out_ptr, N, a, b, seed: tl.int64, offset: tl.int64, base_ptr, DRAW: tl.constexpr, BLOCK: tl.constexpr,
+                       SHORT: tl.constexpr = 0, INVERSE: tl.constexpr = False):
+    """out[i] = draw(z_i; a, b), z standard normal, block after block, so that some programs multiply integers while others are at sines.
+    For SHORT and INVERSE see `normals_of`."""
     dtype: tl.constexpr = out_ptr.dtype.element_ty
+    i = tl.arange(0, BLOCK)
     for block in tl.range(tl.program_id(0), (N - 1) // BLOCK + 1, tl.num_programs(0)):         # cdiv would pass 2³¹ on the way
         start = block.to(tl.int64) * BLOCK
-        z = normals_of(seed, offset, start, base_ptr, dtype, dtype.primitive_bitwidth == 16, BLOCK)
-        i = start + tl.arange(0, BLOCK)
-        tl.store(out_ptr + i, DRAW(z, a, b).to(dtype), mask=i < N)
+        z = normals_of(seed, offset, start, base_ptr, dtype, SHORT, INVERSE, BLOCK)
+        tl.store(out_ptr + start + i, DRAW(z, a, b).to(dtype), mask=i < N - block * BLOCK)
 
 
 @triton.jit(do_not_specialize=NUMBERS)

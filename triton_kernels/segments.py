@@ -98,9 +98,10 @@ def pieces_kernel(piece_ptr, src_ptr, weight_ptr, owner_ptr, sorted_ptr, order_p
 @triton.jit
 def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, owner_ptr, order_ptr, bounds_ptr, piece_ptr, row_ptr, rows, R, stride_bn,
                     stride_br, stride_sn, stride_sr, alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr,
-                    LONG: tl.constexpr, TAPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+                    LONG: tl.constexpr, TAPS: tl.constexpr, AHEAD: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """out[n] = base[n] (without base: 0) joined with alpha times the segment of n, whose long ones lie in pieces. The row `skip` has no
-    segment. TOUCHED: out is base, rows without a segment stay as they are; row_ptr may tell which rows the segments are of."""
+    segment. TOUCHED: out is base, rows without a segment stay as they are; row_ptr may tell which rows the segments are of. AHEAD rows of
+    a segment are under way together."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     n = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
@@ -111,10 +112,14 @@ def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, owner_ptr, order_ptr
     inside = (n < rows) & (r < R)
     total = tl.full((BLOCK_N, BLOCK_R), IDENTITY, wide)
     near = tl.where(count > LONG, 0, count)
-    for j in range(tl.max(tl.ravel(near), 0)):
-        row = tl.load(order_ptr + start + j, mask=j < near, other=0).to(tl.int64)
-        value = source(src_ptr, weight_ptr, owner_ptr, row, r, j < near, inside, stride_sn, stride_sr, TAPS, wide)
-        total = tl.where(j < near, JOIN(total, value), total)
+    for first in range(0, tl.max(tl.ravel(near), 0), AHEAD):
+        values = ()
+        for k in tl.static_range(AHEAD):
+            there = first + k < near
+            row = tl.load(order_ptr + start + first + k, mask=there, other=0).to(tl.int64)
+            values = values + (source(src_ptr, weight_ptr, owner_ptr, row, r, there, inside, stride_sn, stride_sr, TAPS, wide),)
+        for k in tl.static_range(AHEAD):
+            total = tl.where(first + k < near, JOIN(total, values[k]), total)
     if piece_ptr is not None:
         first = start // LONG
         pieces = tl.where(count > LONG, (start + count - 1) // LONG - first + 1, 0)

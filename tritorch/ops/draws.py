@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels
+from tritorch.cuda.launch import kernels, tile
 from tritorch.device import meta
 from tritorch.dispatch import op
 from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
@@ -58,6 +58,9 @@ def draw_uniform(bits, low, high):
     return value
 
 
+SHORT_ROUNDS = 7                                                          # of Philox, for normal numbers of 16 bits
+
+
 def normal_pairs(word):
     """For two normal numbers of 16 bits a word: it gives the radius and, times 2³² over the golden ratio, the angle. So all pairs that
     there are lie evenly, 2³² of them, and the values are as likely as those of a normal number that is rounded."""
@@ -67,7 +70,7 @@ def normal_pairs(word):
 def normal_bits(dtype, count, seed, offset, start=0):
     """The bits of `count` normal numbers from the start-th on."""
     if dtype.itemsize == 2:
-        return normal_pairs(words(seed, offset + start // 8, cdiv(count, 2)))
+        return normal_pairs(words(seed, offset + start // 8, cdiv(count, 2), rounds=SHORT_ROUNDS))
     return bits_of(dtype, count, seed, offset + start // 4)
 
 
@@ -96,6 +99,7 @@ def draw_normal(bits, mean, std):
 
 UNIT = {draw_uniform: "unit_uniform", draw_normal: "unit_normal"}         # the same with the parameters 0 and 1
 MOST = 1 << 14                                                            # programs that fill with normal numbers, block after block
+SHORT = [(2048, 1, False), (2048, 2, False), (4096, 1, False), (4096, 2, False), (4096, 2, True)]      # BLOCK, SHORT, INVERSE of its kernel
 
 
 def draw_log_normal(bits, mean, std):
@@ -175,7 +179,8 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
         plain = UNIT.get(draw) if (a, b) == (0, 1) else None
         front, more = (out.numel(), np.float64(a), np.float64(b)), {"DRAW": getattr(K, plain or draw.__name__[5:])}
         if normal:
-            filled(out, K.fill_normal_kernel, *front, seed, offset, base, most=MOST, **more)
+            ways = [{"BLOCK": tile(block, 4096), "SHORT": words, "INVERSE": inverse, "num_warps": 4} for block, words, inverse in SHORT]
+            filled(out, K.fill_normal_kernel, *front, seed, offset, base, most=MOST, ways=ways if dtype.itemsize == 2 else None, **more)
         else:
             top = below(dtype.numpy, a, b) if clamp else 0.0
             filled(out, K.fill_kernel, *front, np.float64(top), seed, offset, base, **more, WIDE=dtype is float64,

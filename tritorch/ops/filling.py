@@ -8,9 +8,9 @@ from tritorch.shape import cdiv
 from tritorch.tensor import empty, put_off
 
 
-def filled(out, kernel, *args, block=None, most=None, **constexprs):
+def filled(out, kernel, *args, block=None, most=None, ways=None, **constexprs):
     """Launch a kernel that writes `out` in logical order, through a contiguous tensor if `out` has gaps. At most `most` programs, if it
-    goes on to further blocks."""
+    goes on to further blocks. `ways`: candidates of the kernel's own instead of sizes of blocks."""
     block = block or (2048 if out.dtype.itemsize == 2 else 1024)         # two accesses of 16 bytes for each thread
     target = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
     count = out.numel()
@@ -23,7 +23,7 @@ def filled(out, kernel, *args, block=None, most=None, **constexprs):
         draw = getattr(constexprs.get("DRAW"), "__name__", None)
         in_place = any(getattr(a, "storage", None) is target.storage for a in args)       # a second run would read what the first one wrote
         key = kernel.__name__, draw, out.dtype.itemsize
-        run(tuner.choose("draws", key, _blocks(block), kernel, None if in_place else run))
+        run(tuner.choose("draws", key, ways or _blocks(block), kernel, None if in_place else run))
     if target is not out:
         out.detach().copy_(target)
 

@@ -14,10 +14,12 @@ from tritorch.tensor import empty
 
 K = kernels("segments")
 JOINS = {"sum": "plus", "prod": "mul", "amax": "maximum", "amin": "minimum"}
-TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps}
-         for elements, width, warps in ((1024, 1024, 4), (2048, 1024, 4), (4096, 1024, 8), (2048, 2048, 4), (512, 512, 4), (512, 512, 1))]
-"""The first took 89 µs, the second 98 µs on an H100, for the gradient of an embedding of 65536 rows of 1024 in bfloat16."""
-SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "num_warps": 4}]
+TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps, **more} for elements, width, warps, more in (
+    (1024, 1024, 4, {}), (1024, 1024, 2, {"AHEAD": 2, "REGISTERS": 48}), (1024, 1024, 2, {}), (1024, 1024, 1, {"REGISTERS": 96}),
+    (2048, 1024, 4, {}), (512, 512, 4, {}), (512, 512, 1, {}))]
+"""Without REGISTERS ptxas takes so few that it adds up one word of a row before it loads the next. Fewer warps compute fewer addresses for
+a row, and more rows are under way."""
+SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "AHEAD": 2, "num_warps": 4}]
 
 
 def identity(kind, dtype):
@@ -62,14 +64,16 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
     factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
         else int(alpha)
 
-    candidates = tile(TILES if width >= 64 else TILES[4:] + TILES[:4], SIMULATED)
+    candidates = tile(TILES if width >= 64 else TILES[5:] + TILES[:5], SIMULATED)
 
     def run(choice, target=out):
         block_r = min(choice["WIDTH"], next_power_of_2(width))
         block_n = max(choice["ELEMENTS"] // block_r, 1)
+        most = {"maxnreg": choice["REGISTERS"]} if "REGISTERS" in choice else {}
         launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), target, base, src, weights, owners, order, bounds,
                pieces, ordered if few else None, rows, width, *((0, 0) if base is None else base.strides), *src.strides, factor, skip,
-               **common, TOUCHED=base is target, BLOCK_N=block_n, BLOCK_R=block_r, num_warps=choice["num_warps"])
+               **common, TOUCHED=base is target, AHEAD=choice.get("AHEAD", 1), BLOCK_N=block_n, BLOCK_R=block_r,
+               num_warps=choice["num_warps"], **most)
 
     def trial(choice):                                          # in place it would add again and again
         run(choice, empty(out.shape, out.dtype, out.device) if base is out else out)
