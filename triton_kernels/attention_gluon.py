@@ -198,7 +198,8 @@ def first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT: gl.constexpr,
 
 @gluon.jit
 def attend(q, q_empty, bufs, bars, slot, phase, rows, m, half, seen, steps, edges, rest, scale, slope, draws, LEFT: gl.constexpr,
-           RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr):
+           RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
+           HALVES: gl.constexpr):
     """(result, maxima, totals of the rows of one group; where the ring stands then). Long, because the first step and the last are not as
     the others."""
     k_bufs, v_bufs = bufs[1], bufs[2]
@@ -209,7 +210,9 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, m, half, seen, steps, edge
     n, words = block_at(seen, 0) * BLOCK_N, words_at(seen, 0, BLOCK_N)
     mbarrier.wait(k_ready.index(slot), phase)
     k, empty, line, ready = k_bufs.index(slot), k_empty.index(slot), bufs[4].index(slot), (v_ready.index(slot), phase)
-    if half:
+    if not HALVES:
+        p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST)
+    elif half:
         p, top, total = first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT, RIGHT, SCORES, REST)
     else:
         p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST)
@@ -263,6 +266,7 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args,
     Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     TILE: gl.constexpr = GROUPS * ROWS
+    UPPER: gl.constexpr = HALVES and RIGHT and MASK == 0 and TURN == 0 and len(lists) == 0       # rows of which some miss half a block
     T: gl.constexpr = out_desc.dtype
     H, L, S, q_empty, q_ready = sizes[0], sizes[2], sizes[3], bars[0], bars[1]
     out = bufs[3].index(TURN)
@@ -293,14 +297,15 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args,
             if slopes_ptr is not None:
                 slope = slope_of(slopes_ptr, stride_slopes, batch, head)
             half = False
-            if HALVES and RIGHT and MASK == 0 and TURN == 0 and len(lists) == 0:         # the upper rows, of keys on the diagonal
+            if UPPER:
                 half = seen[3] * BLOCK_N + BLOCK_N // 2 > m + ROWS - 1 + met[5]
             drawn = ()
             if len(draws) > 0:
                 drawn = (draws[0], first_counter(draws, matrix, L, S), draws[2], m)
             mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
             acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, m, half, seen,
-                                                  steps, edges, rest, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST)
+                                                  steps, edges, rest, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST,
+                                                  UPPER)
             if len(lists) == 0:
                 slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
             tiles += 1
