@@ -337,7 +337,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have
     a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
     WARPS: gl.constexpr = gl.num_warps()
-    TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 4 if PIECES == 4 and pre_desc is not None and CONSUMERS == 2 else 2
+    TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO
     TA: gl.constexpr = a_desc.dtype
     TB: gl.constexpr = b_desc.dtype

@@ -276,8 +276,6 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False, behind=
                 found.append((count, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
                                           STAGES=stages, PIECES=-fits, CONSUMERS=consumers, PARTS=parts, STREAM=stream,
                                           **dict(ACROSS=True) if across else {}, **dict(WHOLE=True) if whole else {})))
-                if behind and consumers == 2 and block_m == 128:         # four buffers for two results
-                    found.append((count, {**found[-1][1], "PIECES": 4}))
     return found
 
 
