@@ -345,7 +345,7 @@ def normal_around_kernel(out_ptr, word_ptr, mean_ptr, std_ptr, N, seed: tl.int64
     """out[i] = mean[i] + std[i] z[i]; std[i] is reported if it is negative or NaN."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     i = start + tl.arange(0, BLOCK)
-    z = normals_of(seed, offset, start, base_ptr, out_ptr.dtype.element_ty, False, BLOCK)
+    z = normals_of(seed, offset, start, base_ptr, out_ptr.dtype.element_ty, False, False, BLOCK)
     mean = tl.load(mean_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     std = tl.load(std_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     report(word_ptr, (std >= 0) == 0, std.to(tl.float64), number)
