@@ -245,7 +245,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     START: gl.constexpr = TURN % CONSUMERS
     STEP: gl.constexpr = 1 if STREAM else CONSUMERS * max(PROGRAMS, 1)
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
-    WAITS: gl.constexpr = CONSUMERS == 2 and FORM == "row" and c_desc is None    # there are registers for the row that is added
+    WAITS: gl.constexpr = CONSUMERS == 2 and BLOCK_N <= 128 and FORM == "row" and c_desc is None      # registers hold the row that is added
     first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count, came = 0, ring[6]
