@@ -252,7 +252,7 @@ def own_keys(gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_ba
              LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
              BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, SKIP: gl.constexpr,
              BESIDE: gl.constexpr, BEHIND: gl.constexpr, TURN: gl.constexpr):
-    """A warp group: its half of the keys of every tile of this program."""
+    """A warp group: its half of the keys of every tile of this program. Long, as it is all that happens to them."""
     KEYS: gl.constexpr = BLOCK_N // 2
     WIDTH: gl.constexpr = BLOCK_D if BY_ROWS else BLOCK_D // 2
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_M, 16])

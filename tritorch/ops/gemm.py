@@ -166,7 +166,7 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
 
 
 def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, fused):
-    """The ways to compute a product that gemm_choice.py proposes."""
+    """The ways to compute a product that gemm_choice.py proposes. Long, as each kernel has conditions of its own."""
     if (M == 1 or N == 1) and kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         found = choice.vector(max(M, N), k, batch, along_k, machine, itemsize)

@@ -36,7 +36,7 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
 
     `out` is contiguous, (rows, width); `base` may be `out` itself, or None: then rows that no place names are 0, as is the row `skip`.
     With `taps` each row of src has so many places, src[i // taps], with `owners` it is src[owners[i]] that goes to place i; with `weights`
-    times weights[i]. Complex numbers are summed as twice as many real ones.
+    times weights[i]. Complex numbers are summed as twice as many real ones. Long, as it settles all that the kernel is told.
     """
     if out.dtype.is_complex:
         check(kind == "sum", "scatter_reduce", "real tensors for reductions other than sums on a GPU", out.dtype, use="x.cpu()")
