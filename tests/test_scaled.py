@@ -189,6 +189,6 @@ def test_the_kernels_that_are_proposed():
             lie = (1, n) if turn else (n, 1)
             made = gemm.problem((n, n), (n, 1), (n, n), (n, 1), (n, n), lie, None, dtype, precision, H200, True, False, None, True, 4)
             assert {c["kernel"] for c in made.candidates} == expected and made.boxes["copied"] == ([] if turn else ["b"])
-            assert len(made.candidates) <= 12
+            assert len(made.candidates) <= 13
     row = gemm.problem((1, 64), (64, 1), (1, 64), (64, 1), (64, 64), (1, 64), None, T.float8_e5m2, "fp8", H200, True, False, None, True, 4)
     assert "vector" not in {c["kernel"] for c in row.candidates}         # which does not know how to read float8
