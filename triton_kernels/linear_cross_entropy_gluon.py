@@ -1,7 +1,7 @@
 """loss_and_gradient_kernel of linear_cross_entropy.py for rows of 16-bit logits that wait in shared memory, without label smoothing.
 
-There the row is read twice from memory's caches, and while a program adds up, nothing of it is on its way. Here a program owns every so
-manieth row: it comes in HELD tiles by asynchronous copies, is read twice from shared memory, and once a tile's gradient is on its way out
+There the row is read twice from memory's caches, and while a program adds up, nothing of it is on its way. Here a program owns some
+of the rows: one comes in HELD tiles by asynchronous copies, is read twice from shared memory, and once a tile's gradient is on its way out
 the same tile of the next row is asked for. A thread reads what it has copied itself. exp(x - lse) is 2^(x · log₂e - lse · log₂e) in one
 multiplication and addition: what it rounds is less than what x has lost as a number of 16 bits.
 """
