@@ -117,8 +117,8 @@ EVERY = "_foreach_"                                                      # names
 PACKAGES = ("_C", "__config__", "__future__", "_custom_ops", "_dynamo", "_higher_order_ops", "_inductor", "_jit_internal", "_library",
             "_ops", "_prims_common", "_subclasses", "_tensor_str", "_utils", "accelerator", "amp", "ao", "backends", "compiler", "cpu",
             "distributed", "distributions", "export", "fft", "func", "functional", "futures", "fx", "hub", "jit", "library", "linalg",
-            "masked", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "quantization", "random", "return_types",
-            "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
+            "masked", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "quantization", "quasirandom", "random",
+            "return_types", "safetensors", "serialization", "signal", "sparse", "special", "testing", "types", "utils", "version", "xpu")
 
 
 def attach():
