@@ -13,8 +13,8 @@ PUBLIC = ["tritorch", *["tritorch." + name for name in (
     "distributions.transforms", "distributions.utils", "func", "futures", "fx", "fx.experimental.optimization", "fx.graph_module",
     "fx.passes.graph_drawer", "fx.passes.infra.pass_base", "fx.passes.infra.pass_manager", "fx.passes.shape_prop",
     "fx.passes.split_module", "fx.passes.tools_common", "fx.proxy", "fx.subgraph_rewriter", "fx.traceback", "masked", "multiprocessing",
-    "nn", "nn.attention", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "random", "sparse",
-    "testing", "utils.data")]]
+    "nn", "nn.attention", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "profiler", "quasirandom", "random",
+    "sparse", "testing", "utils.data")]]
 
 
 def undocumented(name):

@@ -29,7 +29,7 @@ class SobolEngine:
     MAXBIT, MAXDIM = 30, 21201
 
     def __init__(self, dimension, scramble=False, seed=None):
-        from scipy.stats.qmc import Sobol                                # its import takes longer than tritorch's
+        from scipy.stats.qmc import Sobol  # its import takes longer than tritorch's
 
         known = isinstance(dimension, int) and 1 <= dimension <= self.MAXDIM
         check(known, "SobolEngine", f"a dimension from 1 to {self.MAXDIM}", dimension, error=ValueError)
