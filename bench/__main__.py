@@ -41,6 +41,9 @@ Where time on the GPU is short, its kernels are compiled before, into an empty f
   export TRITORCH_CACHE_DIR=FOLDER TRITON_DISABLE_LINE_INFO=1
   python -m bench tune all host samples tests --compile-only --arch sm_90 --minutes 120
   python -m bench carry pack FILE          and there, instead of the step build:  python -m bench carry unpack FILE
+Then everything takes --ready. Runs of parts add up: with --only, rows that were not measured stay in FOLDER as they were, so that
+  cp -r bench/results FOLDER; python -m bench gpu rows --only "pool|rotary" --out FOLDER --ready --patience 20
+renews some rows, the means, gpu.csv and gpu_aims.md.
 """
 
 
@@ -52,8 +55,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to keep")
     parser.add_argument("--steps", type=int, default=800, help="train: steps of the loss curve")
     parser.add_argument("--breakdown", action="store_true", help="gpt2: only print every launch of a step beside its floor")
-    parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu, predict, tune: cases whose name contains WORD")
+    parser.add_argument("--only", metavar="WORD|WORD", default="", help="cards, gpu, predict, tune: cases whose name contains a WORD")
     parser.add_argument("--minutes", type=float, default=8.0, help="gpu, tune, gpu_day: stop after so long; what is done is kept")
+    parser.add_argument("--ready", action="store_true", help="gpu, tune, gpu_day: kernels are in the cache, nothing is compiled before")
+    parser.add_argument("--alone", action="store_true", help="gpu: without PyTorch")
+    parser.add_argument("--seconds", type=float, default=0.25, help="gpu: of measuring each case")
+    parser.add_argument("--patience", type=float, default=90, help="gpu: seconds without a word after which a case hangs")
     parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results; tune: a copy of the table")
     parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")
     parser.add_argument("--compile-only", action="store_true", help="tune: compile every candidate into the cache; needs no GPU")

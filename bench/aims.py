@@ -1,4 +1,5 @@
 """What `bench gpu` is meant to show, line by line: the aim, which row is the furthest from it, and how many do not meet it."""
+import collections
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,3 +144,10 @@ def report(table, raw):
         lines += [f"## {title}", "", "| what | aim | the furthest from it | |", "|---|---|---|---|"]
         lines += [*[aim.line(table, raw) for aim in aims], ""]
     return lines
+
+
+def runs(table):
+    """Lines that say when and on what the rows were measured, where not all are of one run."""
+    found = collections.Counter((r.date, r.commit, r.machine, r.command) for r in table)
+    lines = [f"{count} rows: {date}, commit {commit}, `{command}`, {machine}." for (date, commit, machine, command), count in found.items()]
+    return ["Each row of gpu.json says which run it is of.", "", *[f"- {line}" for line in sorted(lines)], ""]

@@ -9,17 +9,17 @@ from tritorch.cuda import driver, timing
 SMALL = 60.0                                                     # µs: below it a call is captured, so that only the device is measured
 MOST_FLUSHES, SLACK = 64, 1.5                                    # of 4 times the L2 cache; of the host's time for a call
 CALLS = 20                                                       # of it in one graph
-SECONDS, LEAST, MOST = 0.25, 5, 30                               # of measuring a case, rounds
+SECONDS, LEAST, MOST = 0.25, 5, 30                               # of measuring a case, which `bench gpu --seconds` sets; rounds
 
 
-def race(calls, seconds=SECONDS):
-    """{name: median µs} of thunks that take turns on the default stream. Before each the cache is cleared as often as the host takes to
-    queue the call, so that the device does not wait for it between the two events."""
+def race(calls, share=1.0):
+    """{name: median µs} of thunks that take turns on the default stream, for a share of SECONDS. Before each the cache is cleared as often
+    as the host takes to queue the call, so that the device does not wait for it between the two events."""
     device = driver.current()
     marks = {name: [device.event_create(True) for _ in range(3)] for name in calls}
     times, host = {name: [] for name in calls}, dict.fromkeys(calls, math.inf)
     flushes = dict.fromkeys(calls, timing.FLUSHES)
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + share * SECONDS
     for turn in range(MOST):
         for name, call in calls.items():
             before, start, stop = marks[name]
@@ -46,7 +46,7 @@ def race(calls, seconds=SECONDS):
 def microseconds(calls, libraries, capture=True):
     """{name: median µs} of thunks, and whether graphs were replayed; `libraries` says whose each is. A backward pass runs on the stream of
     its forward pass, the default one, so it is not to be captured: PyTorch's random numbers would be lost to the process."""
-    found = race(calls, SECONDS / 5)
+    found = race(calls, 0.2)
     if capture and max(found.values()) < SMALL:
         try:
             graphs = {name: captured(libraries[name], call) for name, call in calls.items()}

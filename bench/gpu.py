@@ -3,6 +3,7 @@
 Kernels are compiled in parallel first. Then a process of its own measures, watched from here: a case that fails, hangs or
 breaks the device is reported as such and the rest goes on. What is known is written after every family.
 """
+import csv
 import dataclasses
 import json
 import math
@@ -16,6 +17,8 @@ FAMILIES = {**anchors.FAMILIES, "host": "microseconds of Python per operator, ca
             "gpt2": "training GPT-2 124M"}
 MORE = {"cards": "every operator's workloads as its card declares them; only when it is named"}
 GEOMETRIC_AIM = {"memory": 1.6, "rows": 1.6, "matmul": 1.0, "attention": 1.0, "conv": 1.0}
+MEAN = "geometric mean"
+CASES = "case", "contestant", "microseconds", "relative error", "from float64", "note"
 OF_COPY = 0.9                                                    # of the copy's bandwidth, what memory-bound rows are meant to reach
 SILENCE = 90                                                     # s: longer than the start takes
 
@@ -29,7 +32,7 @@ def main(args):
     if not (args.rehearse or usable()):
         print("gpu: expected an NVIDIA GPU, got none; --rehearse runs tiny shapes on the simulated device")
         return 1
-    if not args.rehearse:
+    if not (args.rehearse or args.ready):
         ahead.compile_all(families, minutes=args.minutes / 3)
     table = Table(args)
     start = 0
@@ -56,7 +59,8 @@ class Table:
     def fill(self, families, start, deadline):
         """Measure from case number `start` on; the number to go on with, or None at the end."""
         command = ["bench.gpu_worker", *families, "--start", str(start), *(["--only", self.args.only] if self.args.only else []),
-                   *(["--rehearse"] if self.args.rehearse else [])]
+                   "--seconds", str(self.args.seconds), "--patience", str(self.args.patience),
+                   *[f"--{name}" for name in ("rehearse", "alone") if getattr(self.args, name)]]
         now = {"begin": start - 1, "family": "", "name": "start"}
         for message in watch.watch(command, SILENCE, deadline):
             if "limits" in message:
@@ -91,24 +95,22 @@ class Table:
                   f"{rows.number(row.share_of_limit):>6}  {times}{' (replayed)' if message.get('replayed') else ''} {note}", flush=True)
 
     def write(self):
-        """The rows so far in gpu.json with those of other families from before, everything known in gpu.csv."""
-        families = {family(r) for r in self.rows}
-        path = rows.RESULTS / "gpu.json"
-        before = [rows.Row(**r) for r in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
-        others = [r for r in before if family(r) not in families]
+        """The rows so far in gpu.json, everything known in gpu.csv, with what was known before: rows of other families, and with --only
+        those of the same ones that were not measured now."""
+        families, names = {family(r.name) for r in self.rows}, {r.name for r in self.rows}
+        stays = lambda name: name not in names and (family(name) not in families or bool(self.args.only) and MEAN not in name)
+        others = [r for r in known_rows(rows.RESULTS / "gpu.json") if stays(r.name)]
         limits = f"copy {self.limits[0]:.0f} GB/s, product {self.limits[1]:.0f} TFLOP/s"
-        kept = [r for r in self.rows if r.ours is not None] + [*means(self.rows)]
+        kept = [r for r in self.rows if r.ours is not None]
+        kept += means([r for r in (*others, *kept) if family(r.name) in families])
         rows.RESULTS.mkdir(exist_ok=True)
         rows.record("gpu", kept, f"python -m bench gpu {' '.join(self.args.families)}".strip(), *self.facts, limits, others=others,
                     keep=self.keep, show=False)
         if self.keep:
-            lines = ["case,contestant,microseconds,relative error,note"]
-            for raw in self.raw:
-                for name, us in (raw.get("us") or {"": math.nan}).items():
-                    note = (raw.get("error") or "").replace('"', "'")
-                    lines.append(f"\"{raw['name']}\",{name},{us:.2f},{raw.get('relative_error') or ''},\"{note}\"")
-            rows.write(rows.RESULTS / "gpu.csv", "\n".join(lines) + "\n")
-            rows.write(rows.RESULTS / "gpu_aims.md", "\n".join(aims.report(self.rows, self.raw)))
+            raw = [*[case for case in known_cases(rows.RESULTS / "gpu.csv") if stays(case["name"])], *self.raw]
+            write_cases(rows.RESULTS / "gpu.csv", raw)
+            known, failed = [*others, *kept], [r for r in self.rows if r.ours is None]
+            rows.write(rows.RESULTS / "gpu_aims.md", "\n".join([*aims.runs(known), *aims.report([*known, *failed], raw)]))
 
     def close(self):
         print(rows.markdown([r for r in self.rows if r.ours is not None]))
@@ -126,14 +128,44 @@ class Table:
         print("\n" + "\n".join(aims.report(self.rows, self.raw)), flush=True)
 
 
-def family(row):
-    return row.name.partition(":")[0]
+def family(name):
+    return name.partition(":")[0]
+
+
+def known_rows(path):
+    return [rows.Row(**fields) for fields in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+
+
+def write_cases(path, raw):
+    """gpu.csv: every case's microseconds by contestant, how far ours is from theirs, and for some how far each is from float64."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(CASES)
+        for case in raw:
+            exact = dict(zip(case.get("us") or (), case.get("exact") or ()))
+            for name, us in (case.get("us") or {"": math.nan}).items():
+                more = case.get("relative_error"), exact.get(name), case.get("error")
+                table.writerow([case["name"], name, f"{us:.2f}", *["" if value is None else value for value in more]])
+
+
+def known_cases(path):
+    """What `write_cases` wrote, as it was given."""
+    cases = {}
+    if path.exists():
+        with open(path, encoding="utf-8", newline="") as file:
+            for name, who, us, relative, exact, note in list(csv.reader(file))[1:]:
+                relative = float(relative) if relative else None
+                case = cases.setdefault(name, dict(name=name, us={}, exact=[], relative_error=relative, error=note))
+                if who:
+                    case["us"][who] = float(us)
+                    case["exact"] += [float(exact)] if exact else []
+    return list(cases.values())
 
 
 def means(table):
     """Rows with the geometric mean of each family's ratios."""
     for name, aim in GEOMETRIC_AIM.items():
-        ratios = [r.ratio for r in table if family(r) == name and r.ratio and "beyond: " not in r.name]
+        ratios = [r.ratio for r in table if family(r.name) == name and r.ratio and "beyond: " not in r.name]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            yield rows.row(f"{name}: geometric mean of {len(ratios)} ratios (aim {aim})", "×", mean, limit=aim)
+            yield rows.row(f"{name}: {MEAN} of {len(ratios)} ratios (aim {aim})", "×", mean, limit=aim)

@@ -134,7 +134,8 @@ def logged(command, log, deadline, silence=float("inf"), mark="", **environment)
 def words(args, deadline):
     """The options that a step hands on. What it has to write at its end takes a while."""
     left = max((deadline - time.monotonic()) / 60 - 0.5, 0.1)
-    return ["--minutes", f"{left:.2f}", *(["--only", args.only] if args.only else []), *(["--rehearse"] if args.rehearse else [])]
+    flags = [f"--{name}" for name in ("rehearse", "ready") if getattr(args, name)]
+    return ["--minutes", f"{left:.2f}", *(["--only", args.only] if args.only else []), *flags]
 
 
 def smoke(args, folder, deadline):
@@ -183,7 +184,7 @@ def avoid(kinds):
 
 def build(args, folder, deadline):
     more = ["--arch", "sm_90"] if args.rehearse else []
-    options = [w for w in words(args, deadline) if w != "--rehearse"]
+    options = [w for w in words(args, deadline) if w not in ("--rehearse", "--ready")]
     command = ["-m", "bench", "tune", "all", "host", "samples", "tests", "--compile-only", *more, *options]
     return logged(command, Log(folder / "build.log"), deadline)
 
@@ -193,7 +194,7 @@ def test(args, folder, deadline):
     both are written as it goes."""
     if args.rehearse:
         os.environ.setdefault("TRITORCH_PTX", "90")
-    wanted = ["-k", args.only] if args.only else []
+    wanted = ["-k", args.only.replace("|", " or ")] if args.only else []
     tell = lambda outcomes: keep(folder / "tests.txt", "\n".join(shards.summary(outcomes)) + "\n")
     outcomes = shards.run(wanted, Log(folder / "tests.log"), 2 if args.rehearse else PARTS, deadline, tell)
     tell(outcomes)

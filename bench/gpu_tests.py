@@ -16,7 +16,7 @@ def kernels(only, arch, deadline):
     """Specialisations, without those of tests that have not run at `deadline`. Of 356 that 50 tests compiled 329 were found."""
     from tritorch.cuda import compiler_pool, kernel_list
 
-    ids, cores = shards.collect(["-k", only] if only else [], deadline - time.monotonic()), compiler_pool.cores()
+    ids, cores = shards.collect(["-k", only.replace("|", " or ")] if only else [], deadline - time.monotonic()), compiler_pool.cores()
     with tempfile.TemporaryDirectory(prefix="tritorch-") as folder, ThreadPoolExecutor(cores) as pool:
         parts = shards.divided(ids, max(cores, -(-len(ids) // PART)))
         files = [Path(folder) / f"{k}.json" for k in range(len(parts))]

@@ -11,7 +11,7 @@ from bench import anchors, clock, rows
 from bench.sides import Sides, apart, limit
 from bench.watch import say
 
-PATIENCE = {True: 90, False: 300}                                # s without a word: a case, a whole program that PyTorch compiles
+PROGRAMS = 3.3                                                   # of the patience for a case: for a program that PyTorch compiles
 ARITHMETIC = 50                                                  # operations a byte from which on arithmetic is the limit
 
 
@@ -21,17 +21,21 @@ def main():
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--seconds", type=float, default=clock.SECONDS)
+    parser.add_argument("--patience", type=float, default=90)
     args = parser.parse_args()
     if args.rehearse:
         rehearsal_device()
-    sides = Sides()
+    clock.SECONDS = args.seconds
+    sides = Sides(args.alone)
     limits = (1.0, 1.0) if args.rehearse else measured_limits(sides)
     release(sides)
     say(limits=limits, machine=facts(sides))
     for number, (family, name, measure) in enumerate(work(args, sides, limits)):
-        if number < args.start or args.only not in name:
+        if number < args.start or not rows.asked(args.only, name):
             continue
-        say(begin=number, family=family, name=name, patience=PATIENCE[family in anchors.FAMILIES])
+        say(begin=number, family=family, name=name, patience=args.patience * (1 if family in anchors.FAMILIES else PROGRAMS))
         try:
             found = measure()
         except Exception as error:                               # a row that fails is a row: the others go on

@@ -234,7 +234,7 @@ def main(args):
     with device.simulate(90) as fake:
         account = Beside(driver.current())
         for family, case in anchors.cases([f for f in families if f != "gpt2"]):
-            found = predicted(fake, family, case, args.candidates, account) if args.only in case.name else []
+            found = predicted(fake, family, case, args.candidates, account) if rows.asked(args.only, case.name) else []
             if found:
                 us = together(found)
                 table.append(row_of(family, case, us))

@@ -35,6 +35,11 @@ class Row:
 RATES = ("GB/s", "TFLOP/s", "tokens/s")              # more is better; everything else is a cost
 
 
+def asked(words, name):
+    """Whether one of the words, between which | stands, is in the name; no words ask for all."""
+    return any(word in name for word in words.split("|"))
+
+
 def row(name, unit, ours, opponent=None, opponent_name=None, limit=None):
     ratio = None
     if ours and opponent:

@@ -41,7 +41,7 @@ def main(args):
     if not (args.rehearse or gpu.usable()):
         print("tune: expected an NVIDIA GPU, got none; --compile-only --arch sm_90 needs none")
         return 1
-    if not args.rehearse:
+    if not (args.rehearse or args.ready):
         ahead.compile_all(workloads, args.only, candidates=True, minutes=args.minutes / 2)
     state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, unchecked=[], rehearse=args.rehearse, start=0,
                  warm=args.warm)

@@ -2,7 +2,7 @@
 import argparse
 import json
 
-from bench import anchors
+from bench import anchors, rows
 from bench.agree import Agreement
 from bench.ahead import programs
 from bench.gpu_worker import first_line, rehearsal_device
@@ -98,7 +98,7 @@ def main():
     size = anchors.tiny if args["rehearse"] else anchors.real
     with tuner.measuring(Measurer(args["families"], args["known"], args["broken"], args["unchecked"], args["warm"])):
         for number, (family, name, program) in enumerate(programs(args["workloads"], Sides(alone=True), size)):
-            if number < args["start"] or args["only"] not in name:
+            if number < args["start"] or not rows.asked(args["only"], name):
                 continue
             say(begin=number, name=f"{family}: {name}")
             try:

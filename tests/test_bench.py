@@ -125,19 +125,49 @@ def test_rehearsal(words, tmp_path):
     assert f"{words[0]}: " in done.stdout
 
 
-def test_gpu_results_keep_the_rows_of_other_families(tmp_path, monkeypatch):
+def kept_after(folder, monkeypatch, *runs, only=""):
+    """What gpu.json holds after runs of (name of a row, PyTorch's µs or None where it failed), one after the other."""
     from bench import gpu
 
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
-    for name, ratio in (("rows: softmax", 2.0), ("matmul: big", 1.5), ("matmul: big", 3.0)):
-        table = gpu.Table(argparse.Namespace(families=[], only="", quick=False, out=None))
-        table.take({"row": vars(rows.row(name, "µs", 1.0, ratio, "torch")), "us": {"tritorch": 1.0, "torch": ratio}})
-        table.take({"row": vars(rows.row("conv: broken", "failed", None)), "error": "RuntimeError: no"})
+    monkeypatch.setattr(rows, "RESULTS", folder)
+    for cases in runs:
+        table = gpu.Table(argparse.Namespace(families=[], only=only, quick=False, out=folder))
+        for name, us in cases.items():
+            if us is None:
+                table.take({"row": vars(rows.row(name, "failed", None)), "error": 'RuntimeError: "no", it said'})
+            else:
+                table.take({"row": vars(rows.row(name, "µs", 1.0, us, "torch")), "us": {"tritorch": 1.0, "torch": us},
+                            "exact": [1e-7, 2e-7], "relative_error": 3e-5})
         table.write()
-    kept = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
-    assert [(r["name"], r["ratio"]) for r in kept if "mean" not in r["name"]] == [("rows: softmax", 2.0), ("matmul: big", 3.0)]
-    assert "geometric mean of 1 ratios" in kept[-1]["name"] and kept[-1]["share_of_limit"] == 3.0
-    assert '"conv: broken",,nan,,"RuntimeError: no"' in (tmp_path / "gpu.csv").read_text(encoding="utf-8")
+    return {r["name"]: r["ratio"] or r["ours"] for r in json.loads((folder / "gpu.json").read_text(encoding="utf-8"))}
+
+
+def test_gpu_results_keep_the_rows_of_other_families(tmp_path, monkeypatch):
+    found = kept_after(tmp_path, monkeypatch, {"rows: softmax": 2.0, "conv: broken": None}, {"matmul: big": 1.5, "matmul: small": 1.0},
+                       {"matmul: big": 3.0, "conv: broken": None})
+    assert found == {"rows: softmax": 2.0, "rows: geometric mean of 1 ratios (aim 1.6)": 2.0, "matmul: big": 3.0,
+                     "matmul: geometric mean of 1 ratios (aim 1.0)": 3.0}
+    assert 'conv: broken,,nan,,,"RuntimeError: ""no"", it said"\n' in (tmp_path / "gpu.csv").read_text(encoding="utf-8")
+
+
+def test_a_part_keeps_the_other_rows_of_its_family(tmp_path, monkeypatch):
+    from bench import gpu
+
+    kept_after(tmp_path, monkeypatch, {"matmul: big": 1.0, "matmul: matmul fp32 one": 4.0, "matmul: gone": 2.0, "rows: softmax": 2.0})
+    found = kept_after(tmp_path, monkeypatch, {"matmul: big": 4.0, "matmul: gone": None}, only="big|gone")
+    assert found == {"matmul: matmul fp32 one": 4.0, "rows: softmax": 2.0, "rows: geometric mean of 1 ratios (aim 1.6)": 2.0,
+                     "matmul: big": 4.0, "matmul: geometric mean of 2 ratios (aim 1.0)": 4.0}
+    cases = {case["name"]: case for case in gpu.known_cases(tmp_path / "gpu.csv")}
+    assert cases["matmul: matmul fp32 one"] == dict(name="matmul: matmul fp32 one", us={"tritorch": 1.0, "torch": 4.0}, exact=[1e-7, 2e-7],
+                                                    relative_error=3e-5, error="")
+    assert cases["matmul: gone"]["us"] == {} and len(cases) == 4
+    said = (tmp_path / "gpu_aims.md").read_text(encoding="utf-8")
+    assert "| their error against float64, times PyTorch's | ≤ 1 × | 0.5 × (matmul: matmul fp32 one) | met |" in said, said
+    assert "times cuBLAS | ≥ 2 × | 4 ×" in said and "- 5 rows: " in said
+
+
+def test_words_to_choose_cases_by():
+    assert rows.asked("", "softmax") and rows.asked("sort|soft", "softmax") and not rows.asked("sort|norm", "softmax")
 
 
 def measured_names(monkeypatch):

@@ -110,7 +110,8 @@ def test_what_is_not_run_in_time_is_said(monkeypatch):
 
 
 def day(tmp_path, *steps):
-    return gpu_day.main(argparse.Namespace(families=list(steps), out=str(tmp_path), minutes=5.0, only="softmax", rehearse=True))
+    return gpu_day.main(argparse.Namespace(families=list(steps), out=str(tmp_path), minutes=5.0, only="softmax", rehearse=True,
+                                           ready=False))
 
 
 def test_steps_in_a_rehearsal(tmp_path, capsys):
@@ -148,7 +149,7 @@ def test_a_kind_of_kernel_that_hangs_is_avoided_by_later_commands_too(tmp_path, 
 def test_kinds_of_kernels_that_there_was_no_time_for_are_not_avoided(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu_day, "KIND", "import time\nwhile True: print(1, flush=True), time.sleep(0.1)")
     monkeypatch.setenv("TRITORCH_AVOID", "")
-    assert gpu_day.main(argparse.Namespace(families=["smoke"], out=str(tmp_path), minutes=0.05, only="", rehearse=True)) == 1
+    assert gpu_day.main(argparse.Namespace(families=["smoke"], out=str(tmp_path), minutes=0.05, only="", rehearse=True, ready=False)) == 1
     assert "gluon kernels: not tried" in capsys.readouterr().out and os.environ["TRITORCH_AVOID"] == ""
 
 
