@@ -25,7 +25,7 @@ EPILOG = """
 gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
 predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv
 tune FAMILY: the first seven, gpt2, cards, with --compile-only host, samples (of operators), tests, too; or families of kernels as the
-  tuner names them: softmax, matmul, strided, …
+  tuner names them: softmax, matmul, strided, …; its clocks and --in-step: python -c 'import bench.tune; help(bench.tune)'
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
   smoke   each kind of kernel for products and attention by itself: one that hangs or is wrong is left out by the later steps, of later
           commands too, until the next smoke (runs/avoided.txt; TRITORCH_AVOID=kind,kind is for other programs); then a handful of

@@ -12,10 +12,10 @@ import tritorch
 from tritorch.cuda import driver
 from tritorch.errors import OutOfMemoryError
 
-SIDE, LEAST = 8192, 1024          # of the heavy product: three matrices of 134 MB, so that the L2 cache has nothing of the candidate's behind it
+SIDE, LEAST = 8192, 1024          # of the heavy product: three matrices of 134 MB, behind which the L2 cache has nothing of the candidate's
 SECONDS, BATCH = 0.5, 16          # of heavy products before the first launch that counts, and how many are queued at once meanwhile
 SCREEN = 3                        # rounds of the cold clock that tell which candidates are worth the hot one
-WITHIN = 1.15                     # times the best of these: by an H100's cold clock those that an H200 found best hot took 1.13 at most (tune.csv)
+WITHIN = 1.15                     # times the best of these: what an H200 found best hot took 1.13 at most by an H100's cold one (tune.csv)
 ROUNDS, FEWEST, LIMIT = 25, 5, 2.0                       # of the hot clock; within so many seconds, but not fewer
 TIE = 1.003                       # so near is no difference: about the error of a median of 25 launches that scatter by 1 %
 
@@ -23,8 +23,8 @@ TIE = 1.003                       # so near is no difference: about the error of
 class Heat:
     """What keeps the GPU at its power limit: called, it queues 8192³ multiplications of bfloat16 numbers, 1.5 ms on an H200.
 
-    Where memory is short they are several smaller products. The operands are random: zeros switch little and take little power. It is a graph,
-    because the host then queues it in microseconds, and because the tuner, which is measuring meanwhile, is not asked about it.
+    Where memory is short they are several smaller products. The operands are random: zeros switch little and take little power. It is a
+    graph, because the host then queues it in microseconds, and because the tuner, which is measuring meanwhile, is not asked about it.
     """
 
     def __init__(self, side=SIDE, seconds=SECONDS):

@@ -1,13 +1,13 @@
 """bench tune gpt2 --in-step: the captured step of GPT-2 decides about the problems that have the largest shares of its time.
 
-After the hot clock has timed the candidates of every problem (times that --out/tune.csv has from it already are taken from there), the step
-is captured once with the present choices and once for every rival of a problem, the problem with the largest share (launches × µs of the hot
-clock) first. The two take turns: blocks of replays, those of the present choice between and around those of the rival.
+After the hot clock has timed the candidates of every problem (times that --out/tune.csv has from it already are taken from there), the
+step is captured once with the present choices and once for every rival of a problem, the problem with the largest share (launches × µs of
+the hot clock) first. The two take turns: blocks of replays, those of the present choice between and around those of the rival.
 
-A rival stays, and is what the next ones are held against, if the step gains more by it than the noise: the median over its blocks of (the mean
-of the two present blocks beside it - its own) must be larger than any difference between two successive blocks of the present choice,
-and than what a second capture of the present choices seems to gain over the first. With five blocks, of which chance moves each by σ, a rival
-that gains nothing has to seem 2 σ better at least, where its own median scatters by 0.7 σ.
+A rival stays, and is what the next ones are held against, if the step gains more by it than the noise: the median over its blocks of (the
+mean of the two present blocks beside it - its own) must be larger than any difference between two successive blocks of the present choice,
+and than what a second capture of the present choices seems to gain or lose beside the first. Where chance moves each block by σ, normally,
+1 in 60 of the rivals stays that gain nothing, and 4 in 5 of those that gain 3 σ (by a simulation of the rule, without that capture).
 
 What stays is written to the table at once, marked as hot, and every trial to --out/in_step.csv. A rival that hangs, breaks the device or
 changes the loss is left out by the next process. The learning rate is 0, so that all steps compute the same.
@@ -31,8 +31,8 @@ CSV = "family", "key", "candidate", "step_milliseconds", "gain_microseconds", "n
 
 # ------------------------------------------------------------------ what is tried, and what stays
 def rivals(times, present):
-    """The best candidates of [(µs, candidate)] and, where it is near, the best of each other kind of kernel, without the present choice: kinds
-    differ in power more than tiles do."""
+    """The best candidates of [(µs, candidate)] and, where it is near, the best of each other kind of kernel, without the present choice:
+    kinds differ in power more than tiles do."""
     ranked = sorted(times, key=lambda found: found[0])
     chosen = [candidate for _, candidate in ranked[:RIVALS]]
     for us, candidate in ranked[RIVALS:]:

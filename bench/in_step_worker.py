@@ -1,5 +1,5 @@
-"""python -m bench.in_step_worker: the process in which the captured step of GPT-2 tries rivals of its choices; it says what it finds as JSON
-lines. bench/in_step.py says how and what for."""
+"""python -m bench.in_step_worker: the process in which the captured step of GPT-2 tries rivals of its choices; it says what it finds as
+JSON lines. bench/in_step.py says how and what for."""
 import argparse
 import collections
 import gc

@@ -75,8 +75,8 @@ class Measurer:
         if self.heat is not None and last:
             self.heat.bring(stream)
             rounds, seconds = hot.plan([ms[i] for i in last], self.heat)
-            say(problem=problem, plan=f"{len(last)} of {len(candidates)} candidates {rounds} times by the hot clock, about {seconds:.1f} s; "
-                f"a heavy product takes {self.heat.ms:.2f} ms, at first {self.heat.first:.2f}")
+            say(plan=f"{len(last)} of {len(candidates)} candidates {rounds} times by the hot clock, about {seconds:.1f} s; "
+                     f"a heavy product takes {self.heat.ms:.2f} ms, at first {self.heat.first:.2f}")
             ms.update(zip(last, hot.milliseconds(at(last), run, stream, self.heat, rounds)))
         best = timing.pick(last, [ms[i] for i in last], tie) if last else 0
         return best, ms, last if self.heat is not None else []

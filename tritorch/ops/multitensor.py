@@ -220,8 +220,8 @@ def _tuned(kernel, columns, shapes, timed, blocks, before, turns, constexprs):
 
 
 def _stand_ins(columns):
-    """Copies of the first rows, into which a kernel may write as often as it is tried. Zeros, which it would leave as they are, take a GPU less
-    power than what is trained."""
+    """Copies of the first rows, into which a kernel may write as often as it is tried. Zeros, which it would leave as they are, would take
+    less power than what is trained."""
     count, total = 0, 0
     while count < len(columns[0]) and (not count or total < TRIAL):
         total += columns[0][count].numel()
