@@ -3,7 +3,8 @@
 A GPU that multiplies matrices for long takes all the power that it may, and its clock falls: on an H200 (700 W) from 1.98 to 1.6 GHz. The
 products of GPT-2 take 8 to 15 % longer then than behind copies, attention 25 %, and others win (bench/results/tune.csv, "hot").
 
-What the hot clock does not see is what a candidate's own power costs the rest of a step: `bench tune gpt2 --in-step` does.
+What the hot clock does not see is what a candidate's own power costs the rest of a step, of which every kernel has the clock that all of
+them together leave: `bench tune gpt2 --in-step` does.
 """
 import statistics
 import time

@@ -15,8 +15,8 @@ from bench.tune_worker import synchronize
 from bench.watch import say
 
 REPLAYS = 4                                                      # timed in a block, after one at the clock that the other step left
-HEAT = 10                                                        # replays before the first comparison, 0.6 s: until the clock has fallen
-PATIENCE = 300                                                   # s: to make the model and load all of its kernels
+HEAT = 8                                                         # replays before a comparison, 0.5 s: until the clock has fallen anew
+PATIENCE = 120                                                   # s: to make the model, load its kernels and capture it twice
 APART = 1e-2                                                     # of a loss: more is no rounding
 
 
@@ -42,7 +42,7 @@ class Trainer:
     def __init__(self, choices, rehearse):
         size, batch = gpu_gpt2.scale(rehearse)
         self.choices = choices
-        self.warm, self.turns, self.replays = (5, 1, 1) if rehearse else (gpu_gpt2.WARM, TURNS, REPLAYS)
+        self.warm, self.heat, self.turns, self.replays = (5, 0, 1, 1) if rehearse else (gpu_gpt2.WARM, HEAT, TURNS, REPLAYS)
         program, model, optimizer, tokens = gpu_gpt2.parts(tritorch, {**size, "fused": True}, batch, "cuda", capturable=True, lr=0.0)
         self.step = lambda: program.train_step(model, optimizer, tokens, tokens, "cuda", clip=None)
 
@@ -70,6 +70,12 @@ class Trainer:
         synchronize()
         return captured
 
+    def compare(self, present, other):
+        """As `in_step.compare`."""
+        for _ in range(self.heat):
+            present()
+        return compare(self.block, present, other, self.turns)
+
     def block(self, step):
         """Median milliseconds of a few replays."""
         step()
@@ -86,15 +92,13 @@ def try_all(trainer, problems, uses, tried):
     """Every trial that is left, as `bench.in_step` tells."""
     counts = trainer.counts()
     present = trainer.capture(uses)
-    for _ in range(HEAT if trainer.turns > 1 else 0):
-        present()
-    loss, step_ms = present().item(), trainer.block(present)
+    loss, (floor, _, step_ms) = present().item(), trainer.compare(present, trainer.capture(uses))
+    release()
     largest = order(problems, counts, 1e3 * step_ms)
     trials = [(name, rival) for name, _ in largest for rival in problems[name]["rivals"] if [name, rival] not in tried]
-    floor = abs(compare(trainer.block, present, trainer.capture(uses), trainer.turns)[0]) if trials else 0.0
-    release()
-    say(plan=f"a step takes {step_ms:.2f} ms; captured once more {1e3 * floor:.0f} µs apart; {len(trials)} trials of {trainer.turns} × "
-        f"{trainer.replays} replays, about {(2 * trainer.turns + 1) * (trainer.replays + 1) * step_ms / 1e3:.1f} s each and a capture")
+    replays = trainer.heat + (2 * trainer.turns + 1) * (trainer.replays + 1)
+    say(plan=f"a step takes {step_ms:.2f} ms, captured once more {1e3 * floor:.0f} µs less; {len(trials)} trials, each "
+        f"{replays * step_ms / 1e3:.1f} s and a capture")
     for name, share in largest:
         say(plan=f"  {share:.1%} of it {name}")
     for name, rival in trials:
@@ -102,13 +106,13 @@ def try_all(trainer, problems, uses, tried):
         try:
             other = trainer.capture({**uses, name: rival})
             apart = abs(other().item() - loss)
-            gain, noise, ms = compare(trainer.block, present, other, trainer.turns)
+            gain, noise, ms = trainer.compare(present, other)
         except RuntimeError as error:                            # of the driver, or out of memory
             other = None
             say(problem=name, use=rival, gain=None, refused=first_line(error))
         else:
             refused = "" if apart <= APART * abs(loss) or math.isnan(loss) else f"the loss is {apart:.3g} off"
-            noise = max(noise, floor)
+            noise = max(noise, abs(floor))
             stays = not refused and gain > noise
             say(problem=name, use=rival, gain=gain, noise=noise, ms=ms, stays=stays, refused=refused)
             if stays:
