@@ -10,7 +10,8 @@ and than what a second capture of the present choices seems to gain or lose besi
 1 in 60 of the rivals stays that gain nothing, and 4 in 5 of those that gain 3 σ (by a simulation of the rule, without that capture).
 
 What stays is written to the table at once, marked as hot, and every trial to --out/in_step.csv. A rival that hangs, breaks the device or
-changes the loss is left out by the next process. The learning rate is 0, so that all steps compute the same.
+changes the loss is left out by the next process. The learning rate is 0, so that all steps compute the same. Memory must have room for two
+graphs, and for what a third step takes before it is captured: three times the peak that `bench gpu gpt2` tells.
 """
 import contextlib
 import csv
@@ -62,6 +63,9 @@ def compare(block, present, other, turns=TURNS):
 def judge(session, deadline):
     """After a `tune.Session`; the exit code."""
     judging = Judging(session)
+    if not judging.state["problems"]:
+        print("in step: expected problems that were timed hot, got none")
+        return 1
     while time.monotonic() < deadline and judging.go(deadline):
         pass
     return judging.close()

@@ -172,6 +172,12 @@ def test_time_may_end(tmp_path, monkeypatch):
     assert in_step.judge(session(tmp_path), time.monotonic() - 1) == 0 and len(asked) == 1
 
 
+def test_without_times_there_is_nothing_to_try(tmp_path, monkeypatch, capsys):
+    asked, nothing = speak(monkeypatch), session(tmp_path)
+    nothing.heated = {}
+    assert in_step.judge(nothing, time.monotonic() + 60) == 1 and "got none" in capsys.readouterr().out and not asked
+
+
 def test_choices_are_those_of_the_trial_or_the_table_s():
     choices = in_step_worker.Choices({json.dumps(["f", [8]]): B})
     assert choices("f", (8,), [A, B], None, None) is B and choices("f", (9,), [A, B], None, None) is A
