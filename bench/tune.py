@@ -8,7 +8,7 @@ copy to --out, where tune.csv has the time of every candidate and the clock that
   hot   between heavy products, which hold the GPU at its power limit: its clock is lower there, and other candidates win (bench/hot.py).
         A few rounds of the cold clock tell which candidates are worth it. So the workload gpt2 is timed, first of all; --hot has all others
         timed so too, --no-hot none. A problem takes about a second of heavy work and what the check takes.
-The table's entry of a problem that was timed hot is marked. A later run that would time it cold takes it as it is, unless --no-hot asks
+The table's entry of a problem that was timed hot is marked. A later run by another clock takes it as it is, unless --no-hot asks
 for its time or it is no candidate any more.
 With --in-step, after 0.6 of --minutes at most, the captured step of GPT-2 itself decides about its largest problems, in the rest of them:
 bench/in_step.py says how. The hot clock's times are not taken again where tune.csv in --out has them.
