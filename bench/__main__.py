@@ -25,7 +25,7 @@ EPILOG = """
 gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
 predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv
 tune FAMILY: the first seven, gpt2, cards, with --compile-only host, samples (of operators), tests, too; or families of kernels as the
-  tuner names them: softmax, matmul, strided, …
+  tuner names them: softmax, matmul, strided, …; its clocks and --in-step: python -c 'import bench.tune; help(bench.tune)'
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
   smoke   each kind of kernel for products and attention by itself: one that hangs or is wrong is left out by the later steps, of later
           commands too, until the next smoke (runs/avoided.txt; TRITORCH_AVOID=kind,kind is for other programs); then a handful of
@@ -33,7 +33,8 @@ gpu_day STEP, each within --minutes and with its output under --out (default: al
   build   compile what the tests launch, and every kernel and every candidate of the table, on all cores
   test    the tests that need a GPU, in several processes
   bench   the table of anchors
-  tune    time the candidates, write the table of this architecture
+  tune    time the candidates, write the table of this architecture: first those of GPT-2's step at the power limit, then all others
+  judge   GPT-2's captured step with the best candidates of its largest problems in turns (bench tune gpt2 --in-step)
   again   the table of anchors once more
 With kernels compiled before, an H100 with 16 cores took 60 s for bench but for host, conv, gpt2, 14 s for tune of matmul, 43 s of gpt2, and
 115 s for half of the tests. What only hardware shows is at the end of CONTRIBUTING.md.
@@ -65,6 +66,9 @@ def main():
     parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")
     parser.add_argument("--compile-only", action="store_true", help="tune: compile every candidate into the cache; needs no GPU")
     parser.add_argument("--warm", action="store_true", help="tune: launches follow each other, operands are in the cache if they fit")
+    parser.add_argument("--hot", action=argparse.BooleanOptionalAction, default=None,
+                        help="tune: between heavy products, at the GPU's power limit; default: gpt2 alone")
+    parser.add_argument("--in-step", action="store_true", help="tune: with gpt2, the step itself decides about its largest problems")
     parser.add_argument("--candidates", action="store_true", help="predict: what each candidate of the tuner would take, too")
     parser.add_argument("--rehearse", action="store_true", help="gpu, tune, gpu_day: tiny shapes on the simulated device, nothing kept")
     args = parser.parse_args()

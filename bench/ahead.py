@@ -59,7 +59,8 @@ def run(families, only=""):
 
 
 def programs(families, sides, size=anchors.real):
-    """(family, name, function) of all that the families launch. A family beyond those of bench.anchors names its own."""
+    """(family, name, function) of all that the families launch. A family beyond those of bench.anchors names its own;
+    of these GPT-2 alone can be rehearsed."""
     import tritorch
 
     for family in families:
@@ -73,5 +74,6 @@ def programs(families, sides, size=anchors.real):
 
                 yield family, case.name, program
         elif importlib.util.find_spec(f"bench.gpu_{family}"):
-            for program in importlib.import_module(f"bench.gpu_{family}").programs(sides):
+            make = importlib.import_module(f"bench.gpu_{family}").programs
+            for program in make(sides) if size is anchors.real else make(sides, rehearse=True):
                 yield family, getattr(program, "__name__", family), program

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import rows, shards, watch
 
-STEPS = ("smoke", "build", "test", "bench", "tune", "again")
+STEPS = ("smoke", "build", "test", "bench", "tune", "judge", "again")
 SECONDS = 90                                                     # without a word, in which a kernel compiles: it hangs
 PARTS = 16                                                       # processes of tests: they work on the host and share the GPU
 SMOKE = """
@@ -208,6 +208,11 @@ def bench(args, folder, deadline, name="bench"):
 
 def tune(args, folder, deadline):
     return logged(["-m", "bench", "tune", "--out", str(folder), *words(args, deadline)], Log(folder / "tune.log"), deadline)
+
+
+def judge(args, folder, deadline):
+    command = ["-m", "bench", "tune", "gpt2", "--in-step", "--out", str(folder), *words(args, deadline)]
+    return logged(command, Log(folder / "judge.log"), deadline)
 
 
 def again(args, folder, deadline):

@@ -17,8 +17,7 @@ KINDS = {"mat": "matmul", "attention": "attention", "optimize": "optimizer", "lo
 
 def work(sides, rehearse):
     """(name, function that returns rows) of every part."""
-    size = dict(gpt2.SMALL, context=16) if rehearse else {}
-    batch, rates = 2 if rehearse else gpt2.BATCH, {}
+    (size, batch), rates = scale(rehearse), {}
     yield "tokens/s, eager", lambda: throughput("eager", size, batch, sides, rates, eager, {"torch": eager})
     yield "tokens/s, one graph", lambda: throughput("one graph", size, batch, sides, rates, graphed, {"torch.compile": compiled})
     yield "tokens/s, one graph, fused operators", lambda: throughput(
@@ -30,15 +29,23 @@ def work(sides, rehearse):
     yield "curves", lambda: curves(size or {}, sides, 3 if rehearse else LEARN)
 
 
-def programs(sides):
-    """What is compiled ahead: steps of each kind; a recorded one launches nothing after its first few."""
+def programs(sides, rehearse=False):
+    """What is compiled ahead and tuned: steps of each kind; a recorded one launches nothing after its first few."""
+    small, batch = scale(rehearse)
+
     def steps(make, size, count):
-        run = make(tritorch, size, gpt2.BATCH, "cuda")
+        run = make(tritorch, small | size, batch, "cuda")
         for _ in range(count):
             run()
 
-    kinds = (eager, {}, 2), (eager, {"fused": True}, 2), (functools.partial(graphed, mode="max-autotune"), {}, 7)
+    fused = eager, {"fused": True}, 2
+    kinds = [fused] if rehearse else [(eager, {}, 2), fused, (functools.partial(graphed, mode="max-autotune"), {}, 7)]
     return [functools.partial(steps, *kind) for kind in kinds]
+
+
+def scale(rehearse):
+    """(what differs from GPT-2 124M in the model's configuration, rows of tokens in a step)."""
+    return (dict(gpt2.SMALL, context=16, layers=1, heads=2, width=32), 2) if rehearse else ({}, gpt2.BATCH)
 
 
 # ------------------------------------------------------------------ contestants: a thunk that runs one step

@@ -124,7 +124,7 @@ def test_steps_in_a_rehearsal(tmp_path, capsys):
 
 def test_unknown_steps_are_refused(tmp_path, capsys):
     assert day(tmp_path, "bnech") == 2
-    assert "expected steps among smoke, build, test, bench, tune, again, got bnech" in capsys.readouterr().out
+    assert "expected steps among smoke, build, test, bench, tune, judge, again, got bnech" in capsys.readouterr().out
 
 
 def test_a_kind_of_kernel_that_hangs_is_avoided_by_later_commands_too(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,5 @@
 """Tuning without a GPU: wrong candidates are told from right ones, a process that dies or hangs costs its candidate, not the run."""
+import argparse
 import csv
 import json
 import subprocess
@@ -41,8 +42,8 @@ def test_wrong_results_are_refused_and_inputs_are_put_back():
 
 
 def state(**more):
-    return dict(workloads=["rows"], families=[], only="softmax", known={}, broken={}, unchecked=[], rehearse=True, start=0, warm=False,
-                **more)
+    return dict(workloads=["rows"], families=[], only="softmax", known={}, kept={}, broken={}, unchecked=[], rehearse=True, start=0,
+                warm=False, hot=None, **more)
 
 
 def test_rehearsal_writes_a_table_elsewhere(tmp_path):
@@ -70,7 +71,8 @@ def speak(monkeypatch, *conversations):
 
 
 PROBLEM = json.dumps(["softmax", ["half", 64]])
-CHOSEN = {"problem": PROBLEM, "chosen": 1, "use": {"B": 2}, "candidates": [{"B": 1}, {"B": 2}], "refused": {}, "us": {"0": 3.0, "1": 2.0}}
+CHOSEN = {"problem": PROBLEM, "chosen": 1, "use": {"B": 2}, "candidates": [{"B": 1}, {"B": 2}], "refused": {}, "us": {"0": 3.0, "1": 2.0},
+          "hot": []}
 
 
 def test_a_candidate_that_hangs_is_left_out_by_the_next_process(tmp_path, monkeypatch, capsys):
@@ -98,10 +100,73 @@ def test_every_candidate_has_a_row(tmp_path, monkeypatch):
     assert (tmp_path / "out" / "sm_90.json").exists()
     with open(tmp_path / "out" / "tune.csv", newline="", encoding="utf-8") as file:
         head, *lines = csv.reader(file)
-    assert head == ["family", "key", "candidate", "microseconds", "chosen", "refused"]
+    assert head == ["family", "key", "candidate", "microseconds", "chosen", "refused", "clock"]
     assert {tuple(line[:2]) for line in lines} == {("softmax", '["half", 64]')}
-    assert [tuple(line[2:]) for line in lines] == [('{"B": 1}', "3.00", "0", ""), ('{"B": 2}', "2.00", "1", ""),
-                                                   ('{"B": 4}', "", "0", "its process ended"), ('{"B": 8}', "", "0", "wrong")]
+    assert [tuple(line[2:]) for line in lines] == [
+        ('{"B": 1}', "3.00", "0", "", "cold"), ('{"B": 2}', "2.00", "1", "", "cold"), ('{"B": 4}', "", "0", "its process ended", ""),
+        ('{"B": 8}', "", "0", "wrong", "")]
+
+
+HOT = CHOSEN | {"candidates": [{"B": n} for n in (1, 2, 4)], "us": {"0": 3.0, "1": 2.0, "2": 2.5}, "hot": [0, 1]}
+
+
+def timed_hot(tmp_path, monkeypatch):
+    """A session in which one problem was."""
+    speak(monkeypatch, [{"begin": 0, "name": "x"}, {"problem": PROBLEM, "plan": "2 of 3"}, HOT, {"end": ""}])
+    session = tune.Session(state(), tmp_path / "sm_90.json", str(tmp_path / "out"))
+    assert tune.kept(session.path) == {} and not session.go(time.monotonic() + 60)
+    return session
+
+
+def test_what_was_timed_hot_is_marked_and_left_by_the_next_command(tmp_path, monkeypatch, capsys):
+    session, path = timed_hot(tmp_path, monkeypatch), tmp_path / "sm_90.json"
+    assert json.loads(path.read_text()) == {"softmax": [{"key": ["half", 64], "use": {"B": 2}, "hot": True}]}
+    assert session.heated == {PROBLEM: [(3.0, {"B": 1}), (2.0, {"B": 2})]} and "  2 of 3\n" in capsys.readouterr().out
+    with open(tmp_path / "out" / "tune.csv", newline="", encoding="utf-8") as file:
+        assert [row["clock"] for row in csv.DictReader(file)] == ["hot", "hot", "cold"]
+    tuner.ship(path, {"softmax": [{"key": ["half", 65], "use": {"B": 1}}]})
+    assert tune.kept(path) == {PROBLEM: {"B": 2}}                  # the clock of the other one was cold
+
+
+def test_times_of_an_earlier_command_are_taken_up(tmp_path, monkeypatch):
+    first = timed_hot(tmp_path, monkeypatch)
+    later = tune.Session(state(), first.path, str(first.out))
+    later.resume()
+    assert later.heated == first.heated and later.state["known"] == {PROBLEM: {"B": 2}} and not later.chosen
+    assert [row[3:] for row in later.rows] == [("3.00", "0", "", "hot"), ("2.00", "1", "", "hot")]
+    tuner.ship(first.path, {"softmax": [{"key": ["half", 64], "use": {"B": 4}, "hot": True}]})
+    later.state["known"].clear()
+    later.resume()
+    assert later.state["known"] == {PROBLEM: {"B": 4}} and not later.chosen        # what the step itself decided stays
+    lost = tune.Session(state(), tmp_path / "other.json", str(first.out))
+    lost.resume()
+    assert lost.state["known"] == {PROBLEM: {"B": 2}} and lost.chosen == {"softmax": [{"key": ["half", 64], "use": {"B": 2}, "hot": True}]}
+    nowhere = tune.Session(state(), first.path)
+    nowhere.resume()
+    assert not nowhere.heated and not nowhere.rows
+
+
+def options(tmp_path, **more):
+    usual = dict(families=[], only="", minutes=1.0, out=str(tmp_path), arch="", compile_only=False, warm=False, hot=None, in_step=False)
+    return argparse.Namespace(**usual | dict(rehearse=True) | more)
+
+
+@pytest.mark.parametrize("more", [dict(warm=True, hot=True), dict(families=["matmul"], in_step=True), dict(in_step=True, hot=False),
+                                  dict(in_step=True, warm=True)])
+def test_clocks_that_exclude_each_other_are_refused(tmp_path, monkeypatch, capsys, more):
+    asked = speak(monkeypatch)
+    assert tune.main(options(tmp_path, **more)) == 2 and "tune: expected one clock" in capsys.readouterr().out and not asked
+
+
+def test_the_step_of_gpt2_is_first_and_hot(tmp_path, monkeypatch):
+    """Of all workloads; others are as the options say."""
+    asked = speak(monkeypatch, *[[{"end": ""}]] * 3)
+    path = tmp_path / "sm_90.json"
+    tuner.ship(path, {"softmax": [{"key": ["half", 64], "use": {"B": 2}, "hot": True}]})
+    for hot in (None, True, False):
+        assert tune.main(options(tmp_path, hot=hot)) == 0
+    assert [(a["workloads"][0], a["hot"], a["kept"]) for a in asked] == [
+        ("gpt2", None, {PROBLEM: {"B": 2}}), ("gpt2", True, {}), ("gpt2", False, {})]
 
 
 def test_a_process_that_cannot_start_is_not_started_for_ever(tmp_path, monkeypatch):

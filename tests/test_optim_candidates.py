@@ -32,7 +32,7 @@ def test_all_blocks_agree(cuda, small_tiles, blocks):
 
 
 def test_what_is_tried_is_not_what_is_trained(cuda, small_tiles):
-    """Candidates run on stand-ins, on which each of them gives what the first gives."""
+    """Candidates run on stand-ins: the numbers are those of the tensors, whatever is done to them."""
     met = []
 
     def measure(family, key, candidates, run, known):

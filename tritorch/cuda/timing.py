@@ -29,12 +29,13 @@ def fastest(name: str, candidates: Sequence[dict], run: Callable[[dict], None], 
     return pick(candidates, times)
 
 
-def pick(candidates: Sequence[dict], times: Sequence[float]) -> dict:
+def pick(candidates: Sequence[dict], times: Sequence[float], tie: float = TIE) -> dict:
     """The first candidate that is as good as the best."""
-    return next(c for c, t in zip(candidates, times) if t <= TIE * min(times))
+    return next(c for c, t in zip(candidates, times) if t <= tie * min(times))
 
 
-def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], None], stream: int, warm: bool = False) -> list[float]:
+def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], None], stream: int, warm: bool = False,
+                 rounds: int = ROUNDS) -> list[float]:
     """Median time of a launch of each candidate; infinite where it does not compile or fit. Raises where it breaks the device. `warm`: as
     in a graph that is replayed, operands are in the cache, if they fit, and a kernel may begin before the one in front has ended."""
     device, count = driver.current(), WARM if warm else 1
@@ -42,7 +43,7 @@ def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], No
     times: list[list[float]] = [[] for _ in candidates]
     alive = [i for i, candidate in enumerate(candidates) if works(name, candidate, run, stream)]
     end = time.perf_counter() + SECONDS
-    for turn in range(ROUNDS if len(alive) > 1 else min(3, ROUNDS)):
+    for turn in range(rounds if len(alive) > 1 else min(3, rounds)):
         for i in alive:
             for _ in range(FLUSHES * count):
                 flush(device, stream)

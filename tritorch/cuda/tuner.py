@@ -65,31 +65,34 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
             if _met:
                 _chosen[place] = candidates[0]                  # for the launches below
                 _look_at(family, key, candidates, run)
-            found = _choose(family, key, candidates, kernel, run)
-        if found is None:                                       # nothing may be timed while a graph is recorded: ask again later
+            found, settled = _choose(family, key, candidates, kernel, run)
+        if not settled:                                         # ask again at the next call
             spoil()
-            return candidates[0]
+            return found
         _chosen[place] = found
     return found
 
 
-def _choose(family, key, candidates, kernel, run) -> dict | None:
+def _choose(family, key, candidates, kernel, run) -> tuple[dict, bool]:
+    """(the choice, whether it is settled)."""
     properties = driver.current().device_properties(current_device())
     found = _known(family, key, candidates, kernel, properties)
+    best = candidates[0] if found is None else found
     unknown = found is None and os.environ.get("TRITORCH_TUNE", "0") != "0"
     if len(candidates) == 1 or _met or not (unknown or _measurers):
-        return candidates[0] if found is None else found
+        return best, True
     stream = current_handle(current_device())
-    if run is None or is_capturing(current_device(), stream):
-        return found
+    if run is None or is_capturing(current_device(), stream):   # nothing may be timed while a graph is recorded
+        return best, found is not None
     if _measurers:
-        return _measurers[-1](family, key, candidates, run, found)
+        measured = _measurers[-1](family, key, candidates, run, found)
+        return (best, False) if measured is None else (measured, True)
     from tritorch.cuda import timing
 
     with _lock:
         best = timing.fastest(f"{family} {key}", candidates, run, stream)
         _remember(_measured_path(properties), _measured_name(family, key, kernel), best)
-    return best
+    return best, True
 
 
 # ------------------------------------------------------------------ for tests, benches and compilation ahead of time
@@ -124,7 +127,7 @@ def trying_all() -> Iterator[list[tuple[str, Hashable, list[dict]]]]:
 @contextlib.contextmanager
 def measuring(measure: Callable[[str, Hashable, Sequence[dict], Callable[[dict], None], dict | None], dict | None]) -> Iterator[None]:
     """Inside, `measure(family, key, candidates, run, what tables say or None)` answers for `choose`, once for every problem; None:
-    the first candidate, until it is asked again."""
+    what `choose` would say without it, until it is asked again."""
     forget()
     _measurers.append(measure)
     try:
@@ -246,8 +249,15 @@ def _remember(path: Path, name: str, candidate: dict) -> None:
     _entries.cache_clear()
 
 
+def hot_entries(path: Path) -> Iterator[tuple[str, Any, dict]]:
+    """(family, key, choice) of the entries of a table that are marked so, see `ship`."""
+    for family, entries in _entries(path).items():
+        yield from ((family, entry["key"], entry["use"]) for entry in entries if entry.get("hot"))
+
+
 def ship(path: Path, found: dict[str, list[dict]]) -> None:
-    """Write entries {"key", "use"} of families into a table, one line each, sorted; what it says of other problems stays."""
+    """Write entries {"key", "use"} of families into a table, one line each, sorted; what it says of other problems stays. "hot": true in an
+    entry says that the GPU was at its power limit."""
     from tritorch.cuda.compiler import write_atomically
 
     _entries.cache_clear()

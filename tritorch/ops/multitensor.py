@@ -19,7 +19,6 @@ from tritorch.cuda.watching import watched
 from tritorch.dispatch import _interpret
 from tritorch.dtype import int64
 from tritorch.errors import check
-from tritorch.ops.create import zeros
 from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import empty, strided
 
@@ -221,12 +220,16 @@ def _tuned(kernel, columns, shapes, timed, blocks, before, turns, constexprs):
 
 
 def _stand_ins(columns):
-    """Zeros such as the first rows, which every kernel here leaves as they are, so that it may run often."""
+    """Copies of the first rows, into which a kernel may write as often as it is tried. Zeros, which it would leave as they are, would take
+    less power than what is trained."""
     count, total = 0, 0
     while count < len(columns[0]) and (not count or total < TRIAL):
         total += columns[0][count].numel()
         count += 1
-    return [[zeros(x.shape, dtype=x.dtype, device=x.storage.device) for x in column[:count]] for column in columns]
+    made = [[empty(x.shape, x.dtype, x.storage.device) for x in column[:count]] for column in columns]
+    for x, y in ((x, y) for column, copies in zip(columns, made) for x, y in zip(column, copies)):
+        memory.copy(y.data_ptr(), x.data_ptr(), x.numel() * x.dtype.itemsize, "d2d", x.storage.device.index)
+    return made
 
 
 def addresses(tensors):
