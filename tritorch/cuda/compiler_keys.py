@@ -3,16 +3,18 @@
 Triton's key of a kernel is a hash over its source, over the keys of the functions that it calls, and over the constants of its module that
 it names. To find these Triton parses the source, walks all of the tree, and looks up each name that is not one of the function's own. Which
 names these are is a matter of the text alone: they are noted (`sources`), and a later process shows Triton a tree that has only them. Their
-values Triton looks up itself, as ever. A note is made only if the key came out the same with and without it.
+values Triton looks up itself, as ever. Names are noted only where the key is the same with the short tree and with the whole one.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import triton
@@ -24,47 +26,68 @@ parsing = threading.RLock()
 """Held by whoever has Triton parse or compile: its frontend keeps global state, and Python 3.11 cannot parse in two threads (SystemError:
 AST constructor recursion depth mismatch)."""
 
+_KNOWN = ("hash", "src", "used_global_vals", "_hash_lock")       # what is touched here of a function of Triton's
+_parse = jit.JITCallable.parse
+
 
 def key_of(function: Any) -> str:
     """`function.cache_key` of a kernel or of a function that kernels call."""
     with parsing:
-        if getattr(function, "hash", "") is None:
-            _settle(function, set())
-            sources.keep_changes()
-        return function.cache_key
-
-
-def _settle(function, seen):
-    """Have Triton find the key of a function, after those of the functions that it calls."""
-    note = sources.note_on(function.fn.__code__.co_filename) if hasattr(function, "_src") else None
-    if note is None or function.hash is not None or id(function) in seen:
-        return
-    seen.add(id(function))
-    place = hashlib.sha256(repr((triton.__version__, function.src)).encode()).hexdigest()[:32]
-    names, tree = note.names.get(place), None
-    if names is None:
-        tree = function.parse()
-        names = _names_in(tree)
-    short = _shortened(function, names, lambda callee: _settle(callee, seen))
-    if tree is None:
-        _key_by(function, short)
-    elif _key_by(function, tree) == _key_by(function, short):
-        note.names[place], note.changed = names, True
-    else:
-        _key_by(function, tree)
-
-
-def _key_by(function, tree):
-    """What Triton finds in a tree: the key, and which variables of modules it depends on."""
-    with function._hash_lock:                                            # whoever else asks, or compiles, comes before or after
-        function.hash, function.parse = None, lambda: tree
+        if getattr(function, "hash", "") is not None:
+            return function.cache_key
+        unknown: list[tuple] = []
         try:
-            return function.cache_key, list(function.used_global_vals)
-        except BaseException:
-            function.hash = None                                         # else the next one who asks would be given half a key
-            raise
+            with _parsing_by(lambda function: _tree(function, unknown)):
+                return function.cache_key
         finally:
-            del function.parse
+            if function.hash is not None and function.hash.startswith("recursion:"):
+                function.hash = None                             # it has no key: the next one who asks would be given this for one
+            for each in unknown:
+                _learn(*each)
+            sources.keep_changes()
+
+
+@contextlib.contextmanager
+def _parsing_by(parse: Callable[[Any], ast.Module]) -> Iterator[None]:
+    """In this thread Triton, which is asked for keys alone, parses by `parse`; in others as ever."""
+    before, thread = jit.JITCallable.parse, threading.get_ident()
+    jit.JITCallable.parse = lambda function: parse(function) if threading.get_ident() == thread else _parse(function)
+    try:
+        yield
+    finally:
+        jit.JITCallable.parse = before
+
+
+def _tree(function, unknown):
+    """What Triton is shown of a function: its names, or all of it where they are not known, which goes to the `unknown`."""
+    note = sources.note_on(function.fn.__code__.co_filename) if all(hasattr(function, name) for name in _KNOWN) else None
+    if note is None:
+        return _parse(function)
+    place = hashlib.sha256(f"{triton.__version__} {function.src}".encode()).hexdigest()[:32]
+    names = note.names.get(place)
+    if names is not None:
+        return _shortened(function, names)
+    tree = _parse(function)
+    unknown.append((function, tree, note, place))
+    return tree
+
+
+def _learn(function, tree, note, place):
+    """Note a function's names. Those that it calls have their keys by now, on which its own may depend."""
+    with function._hash_lock:
+        names, before = _names_in(tree), (function.hash, function.used_global_vals)
+        try:
+            found = []
+            for shown in (tree, _shortened(function, names)):
+                function.hash = None
+                with _parsing_by(lambda _, shown=shown: shown):
+                    found.append((function.cache_key, list(function.used_global_vals)))
+            if found[0] == found[1]:
+                note.names[place], note.changed = names, True
+        except Exception:                                        # who asked for the key has been told
+            pass
+        finally:
+            function.hash, function.used_global_vals = before
 
 
 def _names_in(tree):
@@ -108,9 +131,9 @@ def _names_finder():
     return Names
 
 
-def _shortened(function, names, called):
+def _shortened(function, names):
     """A tree with the names alone: once each, but every mention of a function, as each goes into the key; without those of Triton's own
-    modules, which Triton passes over. `called` is told of the functions."""
+    modules, which Triton passes over."""
     different, mentions = names
     passed = jit.DependenciesFinder("", {}, {}, "").supported_modules
     nonlocals = inspect.getclosurevars(function.fn).nonlocals if function.fn.__closure__ else {}
@@ -120,13 +143,13 @@ def _shortened(function, names, called):
         value = nonlocals.get(name) if value is None else value
         if getattr(value, "__name__", "") in passed:
             done.add(place)
-        for attribute in (None, *attributes):
-            value = value if attribute is None else getattr(value, attribute, None)
-            if getattr(value, "__name__", "") in passed:
+            continue
+        for attribute in attributes:
+            if _is_function(value) or getattr(value, "__name__", "") in passed:
                 break
-            for callee in _functions_of(value):
-                functions.add(place)
-                called(callee)
+            value = getattr(value, attribute, None)
+        if _is_function(value):
+            functions.add(place)
     shown: dict[bool, list] = {True: [], False: []}
     for place in mentions:
         if place in functions or place not in done:
@@ -137,11 +160,9 @@ def _shortened(function, names, called):
     return ast.Module([ast.FunctionDef(function.__name__, arguments, shown[False], [])], [])
 
 
-def _functions_of(value):
-    """The functions that a value brings into a key."""
-    if isinstance(value, jit.JITCallable):
-        return [value]
-    return value.hash_attrs if getattr(value, "__triton_aggregate__", False) else []
+def _is_function(value):
+    """Whether a value brings keys of functions into a key."""
+    return isinstance(value, jit.JITCallable) or getattr(value, "__triton_aggregate__", False)
 
 
 def _expression(chain):
