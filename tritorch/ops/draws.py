@@ -68,12 +68,6 @@ def draw_normal(bits, mean, std):
     return z
 
 
-def run_same(kernel, out, count, *args, **constexprs):
-    """Launch a kernel that draws what the CPU draws, to the last bit: not with two roundings made one."""
-    block = tile(1024, 1 << 16)
-    launch(kernel, (cdiv(count, block),), out, count, *args, BLOCK=block, enable_fp_fusion=False, **constexprs)
-
-
 UNIT = {draw_uniform: "unit_uniform", draw_normal: "unit_normal"}         # the same with the parameters 0 and 1
 MOST = 1 << 14                                                            # programs that fill with normal numbers, block after block
 SHORT = [(2048, 1, False), (2048, 2, False), (4096, 1, False), (4096, 2, False), (4096, 2, True)]      # BLOCK, SHORT, INVERSE of its kernel
@@ -130,6 +124,23 @@ def describe(door, example, usual, floating):
         ((1 << 29) // dtype.itemsize,), dtype, make(1).device, *usual, 7, 0), 1 << 29, 0) for dtype in (float32, bfloat16)])
 
 
+def drawn_there(draw, count, a, b, seed, offset):
+    """What draws into a float32 tensor of a device the numbers of the CPU to the last bit, or None. No two roundings are made one."""
+    if draw not in UNIT:
+        return None
+
+    def there(target):
+        block = tile(1024, 1 << 16)
+        front, end = (target, count, np.float64(a), np.float64(b)), {"BLOCK": block, "enable_fp_fusion": False}
+        if draw is draw_normal:
+            launch(SAME.same_normal_kernel, (cdiv(count, block),), *front, seed, offset, PLAIN=(a, b) == (0, 1), **end)
+        else:
+            top = np.float64(below(np.dtype(np.float32), a, b))
+            launch(K.fill_kernel, (cdiv(count, block),), *front, top, seed, offset, None, DRAW=K.uniform, WIDE=False, CLAMP=True, **end)
+
+    return there
+
+
 def distribution(name, draw, doc, example, usual=None, clamp=False, floating=True, normal=False):
     """An operator that fills a new tensor with draws of a distribution with parameters a and b: `example` is tested, `usual` timed.
     `normal`: it is made of normal numbers."""
@@ -149,17 +160,7 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
             value = value.astype(np.float32, copy=False) if floating and kind.itemsize < 8 else value
             return np.minimum(value, value.dtype.type(below(kind, a, b))) if clamp else value
 
-        def there(target):
-            front = target, count, np.float64(a), np.float64(b)
-            if normal:
-                run_same(SAME.same_normal_kernel, *front, seed, offset, PLAIN=(a, b) == (0, 1))
-            else:
-                run_same(K.fill_kernel, *front, np.float64(below(dtype.numpy, a, b)), seed, offset, None, DRAW=K.uniform, WIDE=False,
-                         CLAMP=True)
-
-        count = out.numel()
-        alike = dtype is float32 and base is None and draw in UNIT
-        fill_later(out, piece, there if alike else None)
+        fill_later(out, piece, None if dtype is not float32 or base is not None else drawn_there(draw, out.numel(), a, b, seed, offset))
 
     @door.impl("cuda", passes={"seed": int, "offset": int})
     def start(out, shape, dtype, device, a, b, seed, offset, base):
