@@ -297,10 +297,16 @@ def test_one_thread_parses_at_a_time(files, monkeypatch):
     assert len(most) >= 4 and max(most) == 1
 
 
-def test_a_key_that_cannot_be_found_is_an_error_every_time(files):
-    files.edit("", "near(x) * STEP", "near(x) * inspect.signature(STEP)")
-    files.edit("", "import triton\n", "import inspect\nimport triton\n")
-    kernel = files.load().stored_kernel
+@pytest.mark.parametrize("part, old", [("", "near(x) * STEP"), ("_far", "x + OFFSET")], ids=["kernel", "two files away"])
+def test_a_key_that_cannot_be_found_is_an_error_every_time(files, part, old):
+    before = files.key()
+    files.edit(part, old, f"inspect.signature({old})")
+    files.edit(part, "import triton\n", "import inspect\nimport triton\n")
+    module = files.load()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="Unsupported function"):
-            key_of(kernel)
+            key_of(module.stored_kernel)
+    assert module.stored_kernel.hash is None and key_of(module.other_kernel)
+    files.edit(part, f"inspect.signature({old})", old)
+    files.edit(part, "import inspect\nimport triton\n", "import triton\n")
+    assert files.key() == before

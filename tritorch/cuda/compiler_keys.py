@@ -35,13 +35,15 @@ def key_of(function: Any) -> str:
     with parsing:
         if getattr(function, "hash", "") is not None:
             return function.cache_key
+        asked: list[Any] = []
         unknown: list[tuple] = []
         try:
-            with _parsing_by(lambda function: _tree(function, unknown)):
+            with _parsing_by(lambda function: asked.append(function) or _tree(function, unknown)):
                 return function.cache_key
         finally:
-            if function.hash is not None and function.hash.startswith("recursion:"):
-                function.hash = None                             # it has no key: the next one who asks would be given this for one
+            for each in asked:
+                if each.hash is not None and each.hash.startswith("recursion:"):
+                    each.hash = None                             # it has no key: the next one who asks would be given this for one
             for each in unknown:
                 _learn(*each)
             sources.keep_changes()
@@ -75,17 +77,17 @@ def _tree(function, unknown):
 def _learn(function, tree, note, place):
     """Note a function's names. Those that it calls have their keys by now, on which its own may depend."""
     with function._hash_lock:
-        names, before = _names_in(tree), (function.hash, function.used_global_vals)
+        before = function.hash, function.used_global_vals
+        if function.hash is None:
+            return
         try:
-            found = []
+            names, found = _names_in(tree), []
             for shown in (tree, _shortened(function, names)):
                 function.hash = None
-                with _parsing_by(lambda _, shown=shown: shown):
+                with _parsing_by(lambda asked, shown=shown: shown if asked is function else _parse(asked)):
                     found.append((function.cache_key, list(function.used_global_vals)))
             if found[0] == found[1]:
                 note.names[place], note.changed = names, True
-        except Exception:                                        # who asked for the key has been told
-            pass
         finally:
             function.hash, function.used_global_vals = before
 

@@ -114,7 +114,7 @@ def _cut_by_notes() -> Iterator[None]:
 
 
 def _cut(value: Any) -> tuple[list[str], int]:
-    ours = type(value) is FunctionType and value.__module__.partition(".")[0] in _PACKAGES and not hasattr(value, "__wrapped__")
+    ours = type(value) is FunctionType and (value.__module__ or "").partition(".")[0] in _PACKAGES and not hasattr(value, "__wrapped__")
     note = note_on(value.__code__.co_filename) if ours else None
     if note is None:
         return _cut_by_python(value)
