@@ -263,6 +263,19 @@ def test_two_processes_write_at_once(files):
     assert {"one", "other"} < set(names) and set(note.names) < set(names) and all(path.suffix == ".json" for path in notes())
 
 
+def test_what_another_process_finds_meanwhile(files, parsed):
+    """One that compiles is told of kernels after it has imported them."""
+    module = files.load()
+    before = key_of(module.stored_kernel)
+    assert parsed
+    for note in sources._notes.values():
+        note.names = {}                                                  # as they were when the modules were imported
+    for function in (module.stored_kernel, module.near, sys.modules[f"{files.name}_far"].far):
+        function.hash, function.used_global_vals = None, {}
+    parsed.clear()
+    assert key_of(module.stored_kernel) == before and not parsed
+
+
 def test_names_that_give_another_key_are_not_noted(files, monkeypatch, parsed):
     before, names_in = files.key(), compiler_keys._names_in
     for path in notes():

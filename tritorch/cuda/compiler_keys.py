@@ -66,7 +66,7 @@ def _tree(function, unknown):
     if note is None:
         return _parse(function)
     place = hashlib.sha256(f"{triton.__version__} {function.src}".encode()).hexdigest()[:32]
-    names = note.names.get(place)
+    names = note.names_of(place)
     if names is not None:
         return _shortened(function, names)
     tree = _parse(function)

@@ -56,6 +56,12 @@ class Note:
             pass
         return {}, {}
 
+    def names_of(self, place: str) -> list | None:
+        """What is noted of a function's names, by another process meanwhile too."""
+        if place not in self.names:
+            self.names = {**self.read()[1], **self.names}
+        return self.names.get(place)
+
     def write(self) -> None:
         """Keep it, with what other processes have found meanwhile; of two that write at once one finds its part anew next time."""
         self.changed = False
