@@ -149,35 +149,6 @@ def test_context_is_retained_once_and_current_in_every_thread(stub):
     assert names == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc", "cuMemAlloc", "cuCtxSetCurrent", "cuMemAlloc"]
 
 
-@pytest.mark.parametrize("triton", [True, False])
-def test_the_compiler_is_imported_while_the_driver_makes_a_context(stub, monkeypatch, triton):
-    fake, driver = stub
-    nvidia, imported, retain, seen = sys.modules["tritorch.cuda.nvidia"], threading.Event(), fake.cuDevicePrimaryCtxRetain, []
-
-    def load(module):
-        seen.append(module)
-        imported.set()
-        if not triton:
-            raise ImportError(module)
-
-    monkeypatch.delitem(sys.modules, "tritorch.cuda.compiler", raising=False)
-    monkeypatch.setattr(nvidia, "load", load)
-    monkeypatch.setattr(nvidia.importlib, "import_module", seen.append)
-    fake.cuDevicePrimaryCtxRetain = lambda device: retain(device) if imported.wait(60) else (Code(2),)
-    assert driver.alloc(16)
-    monkeypatch.undo()
-    assert seen == ["triton", "tritorch.cuda.compiler"][:1 + triton]
-
-
-def test_no_context_is_an_error_of_its_own(stub, monkeypatch):
-    fake, driver = stub
-    monkeypatch.delitem(sys.modules, "tritorch.cuda.compiler", raising=False)
-    monkeypatch.setattr(sys.modules["tritorch.cuda.nvidia"].importlib, "import_module", lambda name: None)
-    fake.cuDevicePrimaryCtxRetain = lambda device: (Code(2),)
-    with pytest.raises(protocol.OutOfMemory, match="cuDevicePrimaryCtxRetain"):
-        driver.alloc(16)
-
-
 def test_a_default_stream_is_asked_on_its_own_device(stub):
     """All default streams have the handle 0."""
     fake, driver = stub
