@@ -14,7 +14,7 @@ import types
 from dataclasses import replace
 from pathlib import Path
 
-from bench import launches, rows
+from bench import imports, launches, rows
 from bench.models import twin
 
 MODEL = Path(__file__).parent / "models" / "gpt2.py"
@@ -201,8 +201,8 @@ def first_steps():
     """Rows: seconds of a new process up to its first step, on a dry device, kernels in the disk cache, and without a cache."""
     for fused in (False, True):
         command = [sys.executable, "-m", "bench.first_step", *(["fused"] if fused else [])]
-        cold, _, warm = [json.loads(subprocess.run([*command, *more], cwd=rows.ROOT, capture_output=True, text=True, check=True).stdout)
-                         for more in (["cold"], [], [])]
+        cold, _, warm = [json.loads(subprocess.run([*command, *more], cwd=rows.ROOT, env=imports.environment(), capture_output=True,
+                                                   text=True, check=True).stdout) for more in (["cold"], [], [])]
         how = "fused operators" if fused else "plain"
         yield rows.row(f"GPT-2 124M, {how}: a new process up to its first step, kernels cached, dry device (budget 5 s)", "s",
                        warm["all"], limit=5.0)

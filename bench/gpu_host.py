@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from bench import rows
+from bench import imports, rows
 from bench.host import ALLOCATOR, captured, memory_of_tensors, mlp_step
 from bench.timing import clock
 
@@ -136,7 +136,7 @@ def startup(libraries):
         spent = []
         for _ in range(3):
             done = subprocess.run([sys.executable, "-c", STARTUP.format(library)], capture_output=True, text=True, check=True,
-                                  cwd=rows.ROOT)
+                                  cwd=rows.ROOT, env=imports.environment())
             spent.append(float(done.stdout.split()[-1]))
             time.sleep(0.1)
         seconds[library] = statistics.median(spent[1:])
@@ -147,8 +147,8 @@ def startup(libraries):
 def first_steps():
     """Seconds of a process up to the end of its first GPT-2 step: with an empty cache of kernels, then as every later one."""
     command = [sys.executable, "-m", "bench.first_step", "gpu"]
-    cold, _, warm = [json.loads(subprocess.run([*command, *more], capture_output=True, text=True, check=True,
-                                               cwd=rows.ROOT).stdout.splitlines()[-1]) for more in (["cold"], [], [])]
+    cold, _, warm = [json.loads(subprocess.run([*command, *more], capture_output=True, text=True, check=True, cwd=rows.ROOT,
+                                               env=imports.environment()).stdout.splitlines()[-1]) for more in (["cold"], [], [])]
     return [rows.row("second process, to the end of its first GPT-2 124M step (budget 5 s)", "s", warm["all"], limit=5.0),
             rows.row(f"first process ever, {cold['compiled']} kernels compiled by {cold['cores']} cores (budget 60 s)", "s", cold["all"],
                      limit=60.0)]

@@ -9,11 +9,15 @@ from bench import rows
 BUDGET = 0.25
 
 
+def environment():
+    """That of a process which imports as everyone else does, with the bytecode that the first one leaves."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def seconds(module):
     """Seconds of `import module` in a fresh process, or None where it is not installed."""
     code = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}         # as everyone else imports
-    done = subprocess.run([sys.executable, "-c", code], cwd=rows.ROOT, capture_output=True, text=True, env=env)
+    done = subprocess.run([sys.executable, "-c", code], cwd=rows.ROOT, capture_output=True, text=True, env=environment())
     return float(done.stdout.split()[-1]) if done.returncode == 0 else None
 
 

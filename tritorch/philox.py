@@ -7,6 +7,7 @@ Where an element needs 64 bits (float64, integers) that word is the high half, a
 third counter word is 1 instead of 0. So float64 draws are those of float32 with more digits. Fills of 16 bits with normal numbers
 need no more than half a word for an element: it is of word i % 8 // 2 of counter offset + i // 8, and the generator moves on as far
 as for others. Operators that draw until they accept take a lane for each attempt. `triton_kernels/random.py` computes the same words.
+What is made of them is the same within a few roundings; fills of float32 by `triton_kernels/random_same.py` are so to the last bit.
 Attention's dropout, which draws more than it multiplies, and those fills of 16 bits, which draw more than they write, take 7 rounds: the
 fewest with which the paper's statistical tests are passed.
 """

@@ -40,6 +40,7 @@ class Storage:
     writes in place, `writer` (set with the first) the place in the program of the last one."""
 
     __slots__ = ("device", "nbytes", "owner", "ptr", "version", "_bytes", "writer", "__weakref__")
+    there = None                                                         # see Unwritten
 
     def data_ptr(self):
         return self.ptr
@@ -129,6 +130,11 @@ class Unwritten(HostStorage):
     def bytes(self):
         self.owner                                                       # noqa: B018
         return self.bytes
+
+    @property
+    def there(self):
+        """What writes the same into the memory of a tensor on a device, given that tensor; None where nothing does."""
+        return getattr(self._bytes, "there", None)
 
     def written(self):
         """From now on it is memory like any other."""

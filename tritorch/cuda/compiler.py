@@ -16,11 +16,9 @@ import json
 import math
 import os
 import re
-import secrets
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -36,9 +34,10 @@ from triton.runtime import cache as triton_cache
 from triton.runtime import driver as triton_driver
 
 from tritorch.cuda import compiler_early, compiler_float8, driver
+from tritorch.cuda.cache import cache_folder, write_atomically
+from tritorch.cuda.compiler_keys import key_of, parsing
 
 _FORMAT = 4                         # of the files on disk; raise it when Compiled changes
-_lock = threading.RLock()           # Triton's frontend keeps global state
 _recorders: list[dict[str, Specialisation]] = []
 
 
@@ -63,7 +62,7 @@ class Specialisation:
     def key(self, arch: int) -> str:
         """A hash over the source of the kernel and of all it calls, the specialisation, the target and Triton's version."""
         parts = (
-            _FORMAT, triton.__version__, arch, self.kernel.cache_key, self.kernel.__name__, list(self.signature.items()),
+            _FORMAT, triton.__version__, arch, key_of(self.kernel), self.kernel.__name__, list(self.signature.items()),
             sorted((path, _token(value)) for path, value in self.constexprs.items()),
             sorted((path, repr(value)) for path, value in self.attrs.items()), sorted(_options(self).items()),
             *(compiler_float8.sources() if compiler_float8.appears(self) else ()),
@@ -141,7 +140,7 @@ def find_kernel(module: str, name: str, file: str) -> Any:
 def _token(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({','.join(map(_token, value))})"
-    return getattr(value, "cache_key", None) or f"{type(value).__name__}:{value!r}"
+    return key_of(value) if hasattr(type(value), "cache_key") else f"{type(value).__name__}:{value!r}"
 
 
 def _options(spec: Specialisation) -> dict:
@@ -165,7 +164,7 @@ def stages(spec: Specialisation, arch: int) -> dict:
 
 def _compile_by_triton(spec, arch):
     target = GPUTarget("cuda", arch, 32)
-    with _lock, _triton_apart(target), compiler_float8.casts(spec, arch), compiler_early.early(spec, arch):
+    with parsing, _triton_apart(target), compiler_float8.casts(spec, arch), compiler_early.early(spec, arch):
         try:
             source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
             return triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
@@ -242,12 +241,6 @@ def resources(compiled: Compiled) -> dict[str, int]:
 
 
 # ------------------------------------------------------------------ the cache on disk
-def cache_folder() -> Path:
-    """TRITORCH_CACHE_DIR, else ~/.cache/tritorch."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("TRITORCH_CACHE_DIR") or Path(home) / "tritorch")
-
-
 def is_cached(spec: Specialisation, arch: int) -> bool:
     """Whether a result is on disk."""
     return read(path_of(spec, arch)) is not None
@@ -255,8 +248,7 @@ def is_cached(spec: Specialisation, arch: int) -> bool:
 
 def path_of(spec: Specialisation, arch: int) -> Path:
     """Where the result of a compilation is kept."""
-    with _lock:                                                  # Python 3.11 cannot parse in two threads, which a kernel's key does
-        return cache_folder() / "kernels" / f"{spec.key(arch)}.z"
+    return cache_folder() / "kernels" / f"{spec.key(arch)}.z"
 
 
 def read(path: Path) -> Compiled | None:
@@ -282,17 +274,6 @@ def write(path: Path, compiled: Compiled) -> None:
     with contextlib.suppress(OSError):                           # a read-only home costs time, never a result
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(fields).encode() + b"\n" + cubin + compiled.packed_ptx)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Other processes see the old file or the whole new one."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 # ------------------------------------------------------------------ many kernels, in processes

@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.compiler.code_generator import CodeGenerator
 from triton.language.semantic import TritonSemantic
 
+from tritorch.cuda.compiler_keys import key_of
 from tritorch.cuda.launch import kernels
 
 K = kernels("float8")
@@ -24,7 +25,7 @@ def appears(spec):
 
 def sources():
     """What the machine code of such a kernel depends on besides itself."""
-    return [fn.cache_key for fn in (K.half_of_e4m3, K.e4m3_of_float, K.e5m2_of_float, K.with_infinity)]
+    return [key_of(fn) for fn in (K.half_of_e4m3, K.e4m3_of_float, K.e5m2_of_float, K.with_infinity)]
 
 
 def options(spec, arch):

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from tritorch.cuda import compiler
+from tritorch.cuda.compiler_keys import key_of
 
 _LENGTH = struct.Struct("<q")           # before a question, so that one that cannot be read is left behind whole
 
@@ -62,7 +63,7 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, compiler.triton.JITFunction):
-            return _kernel, (*compiler.kernel_place(value), value.fn.__code__.co_firstlineno, value.cache_key)
+            return _kernel, (*compiler.kernel_place(value), value.fn.__code__.co_firstlineno, key_of(value))
         return NotImplemented
 
 
@@ -71,6 +72,6 @@ def _kernel(module: str, name: str, file: str, line: int, key: str) -> Any:
     set by hand or follow from the device: who asked then compiles by itself."""
     found = compiler.find_kernel(module, name, file)
     same = isinstance(found, compiler.triton.JITFunction) and found.fn.__code__.co_firstlineno == line
-    if not same or found.cache_key != key:
+    if not same or key_of(found) != key:
         raise LookupError(f"{file}:{line}: {name} is another kernel in {module}")
     return found

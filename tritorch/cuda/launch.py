@@ -22,6 +22,7 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.launch_descriptor import TensorDescriptor, shared_layout
 from tritorch.cuda.measuring import keep
+from tritorch.cuda.sources import load as load_module
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import current as current_trace
 from tritorch.cuda.trace import traces
@@ -334,7 +335,7 @@ class kernels:
             raise ImportError(f"tritorch needs its own package triton_kernels, found another at {place}; "
                               "uninstall that one and install tritorch again")
         try:
-            module = importlib.import_module(f"triton_kernels.{self._family}")
+            module = load_module(f"triton_kernels.{self._family}")
         except ModuleNotFoundError as error:
             if error.name != f"triton_kernels.{self._family}":
                 raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cuda.bindings import driver as cu
@@ -13,6 +16,7 @@ from cuda.bindings import driver as cu
 from tritorch.cuda.driver import DeviceProperties, Function
 from tritorch.cuda.nvidia_call import call, failure, release
 from tritorch.cuda.nvidia_function import NvidiaFunction
+from tritorch.cuda.sources import load
 
 _NOT_READY = 600
 _HANDLE, _LAZY_PEERS = 64, 1                                    # CU_IPC_HANDLE_SIZE, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag
@@ -38,6 +42,19 @@ class Here(threading.local):
     """The device whose context is current in this thread; None before the first call."""
 
     device: int | None = None
+
+
+def _meanwhile(make: Callable[[], Any]) -> Any:
+    """make(), in a thread while this one imports what the first kernel needs. The driver takes some tenths of a second for a context, in
+    which Python is free."""
+    if "tritorch.cuda.compiler" in sys.modules:
+        return make()
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(make)
+        with contextlib.suppress(ImportError):                          # whoever launches a kernel is told
+            load("triton")
+            importlib.import_module("tritorch.cuda.compiler")
+        return made.result()
 
 
 class NvidiaDriver:
@@ -89,7 +106,8 @@ class NvidiaDriver:
     def _retain(self, index: int) -> Any:
         with self._lock:
             if index not in self._contexts:
-                self._contexts[index] = call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
+                device = call("cuDeviceGet", index)
+                self._contexts[index] = _meanwhile(lambda: call("cuDevicePrimaryCtxRetain", device))
             return self._contexts[index]
 
     def enter(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tritorch.cuda import driver
+from tritorch.cuda.cache import cache_folder, write_atomically
 from tritorch.cuda.device import current_device
 from tritorch.cuda.stream import current_handle, is_capturing
 from tritorch.cuda.trace import spoil, unseen
@@ -177,7 +178,8 @@ def plain(value: Any) -> Any:
 def _known(family, key, candidates, kernel, properties) -> dict | None:
     """What the tables say, if it is still a candidate."""
     options = {json.dumps(plain(c), sort_keys=True): c for c in candidates}
-    measured = _entries(_measured_path(properties)).get(_measured_name(family, key, kernel))
+    here = _entries(_measured_path(properties))
+    measured = here.get(_measured_name(family, key, kernel)) if here else None
     if measured is not None:
         found = options.get(json.dumps(measured, sort_keys=True))
         if found is not None:
@@ -218,14 +220,14 @@ def shipped_path(properties) -> Path:
 
 
 def _measured_path(properties) -> Path:
-    from tritorch.cuda.compiler import cache_folder
-
     machine = f"{properties.name}-{properties.driver_version}".replace(" ", "_").replace("/", "_")
     return cache_folder() / "tuned" / f"{machine}.json"
 
 
 def _measured_name(family, key, kernel) -> str:
-    return f"{family} {json.dumps(plain(key))} {getattr(kernel, 'cache_key', '')[:16]}"
+    from tritorch.cuda.compiler_keys import key_of
+
+    return f"{family} {json.dumps(plain(key))} {'' if kernel is None else key_of(kernel)[:16]}"
 
 
 @cache
@@ -237,8 +239,6 @@ def _entries(path: Path) -> dict:
 
 
 def _remember(path: Path, name: str, candidate: dict) -> None:
-    from tritorch.cuda.compiler import write_atomically
-
     _entries.cache_clear()                                      # another process may have written meanwhile
     table = {**_entries(path), name: plain(candidate)}
     try:
@@ -258,8 +258,6 @@ def hot_entries(path: Path) -> Iterator[tuple[str, Any, dict]]:
 def ship(path: Path, found: dict[str, list[dict]]) -> None:
     """Write entries {"key", "use"} of families into a table, one line each, sorted; what it says of other problems stays. "hot": true in an
     entry says that the GPU was at its power limit."""
-    from tritorch.cuda.compiler import write_atomically
-
     _entries.cache_clear()
     families = {name: {json.dumps(e["key"]): e for e in entries} for name, entries in _entries(path).items()}
     for name, entries in found.items():

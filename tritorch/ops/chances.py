@@ -5,10 +5,11 @@ from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.draws import draw_exponential, standard_normal, unit
+from tritorch.ops.draws import draw_exponential
 from tritorch.ops.faults import fault_word
 from tritorch.ops.filling import filled
 from tritorch.ops.indexing import finish, in_order
+from tritorch.ops.normals import standard_normal, unit
 from tritorch.philox import bits_of, words
 from tritorch.shape import cdiv, next_power_of_2
 

@@ -5,6 +5,7 @@ import numpy as np
 
 from tritorch.cuda import memory
 from tritorch.cuda.stream import current_stream
+from tritorch.cuda.trace import spoil, traces
 from tritorch.device import as_device, cpu, meta
 from tritorch.dispatch import op
 from tritorch.dtype import types
@@ -45,6 +46,7 @@ def transfer(out, x, non_blocking=False):
 
 
 def _to_device(out, x, non_blocking):
+    fill = x.storage.there if x.is_contiguous() and x.nbytes == x.storage.nbytes else None
     if x.is_contiguous():
         packed = x
     else:
@@ -52,7 +54,12 @@ def _to_device(out, x, non_blocking):
         np.copyto(packed.array, x.array)
     direct = out.dtype is x.dtype and out.is_contiguous()
     landing = out if direct else empty(x.shape, x.dtype, out.device)
-    memory.upload(packed.array, landing.data_ptr(), out.device.index, memory.pinned_owner(packed.array), non_blocking)
+    if fill is not None:                                                 # for GPT-2 it would be 3 s of a core and a copy of 0.5 GB
+        if traces:
+            spoil()                                                          # another tensor of this kind is filled otherwise
+        fill(landing)
+    else:
+        memory.upload(packed.array, landing.data_ptr(), out.device.index, memory.pinned_owner(packed.array), non_blocking)
     if not direct:
         transfer(out, landing)
 

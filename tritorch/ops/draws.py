@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, tile
+from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import meta
 from tritorch.dispatch import op
 from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
@@ -17,11 +17,12 @@ from tritorch.dtype import bool as bool_
 from tritorch.errors import check, sentence
 from tritorch.generator import default_generator
 from tritorch.ops.filling import fill_later, filled
+from tritorch.ops.normals import open_unit, standard_normal, unit
 from tritorch.philox import bits_of, long_words, multiply_high, words
 from tritorch.shape import cdiv, memory_order
 from tritorch.tensor import in_order
 
-K = kernels("random")
+K, SAME = kernels("random"), kernels("random_same")
 
 
 def place(device, generator, count):
@@ -36,20 +37,6 @@ def place(device, generator, count):
 
 
 # ------------------------------------------------------------------ fills: a family of distributions with two parameters
-def unit(bits):
-    """[0, 1): 24 bits of uint32 in float32, 53 bits of uint64 in float64."""
-    if bits.dtype == np.uint64:
-        return (bits >> np.uint64(11)) * 2.0**-53
-    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
-
-
-def open_unit(bits):
-    """(0, 1), neither end."""
-    if bits.dtype == np.uint64:
-        return ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
-    return ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
-
-
 def draw_uniform(bits, low, high):
     if (low, high) == (0, 1):
         return unit(bits)
@@ -72,22 +59,6 @@ def normal_bits(dtype, count, seed, offset, start=0):
     if dtype.itemsize == 2:
         return normal_pairs(words(seed, offset + start // 8, cdiv(count, 2), rounds=SHORT_ROUNDS))
     return bits_of(dtype, count, seed, offset + start // 4)
-
-
-def standard_normal(bits):
-    x, y = bits[0::2], bits[1::2]
-    if bits.dtype == np.uint64:
-        u, turn = open_unit(x), unit(y)
-    else:
-        u, turn = x.astype(np.float32), y.view(np.int32).astype(np.float32)
-        u *= np.float32(2.0**-32)
-        u += np.float32(2.0**-33)
-        turn *= np.float32(2.0**-32)
-    out, radius, angle = np.empty(bits.shape, u.dtype), np.log(u, out=u), np.multiply(turn, u.dtype.type(2 * math.pi), out=turn)
-    np.sqrt(np.multiply(radius, -2, out=radius), out=radius)
-    np.multiply(radius, np.cos(angle), out=out[0::2])
-    np.multiply(radius, np.sin(angle), out=out[1::2])
-    return out
 
 
 def draw_normal(bits, mean, std):
@@ -153,6 +124,23 @@ def describe(door, example, usual, floating):
         ((1 << 29) // dtype.itemsize,), dtype, make(1).device, *usual, 7, 0), 1 << 29, 0) for dtype in (float32, bfloat16)])
 
 
+def drawn_there(draw, count, a, b, seed, offset):
+    """What draws into a float32 tensor of a device the numbers of the CPU to the last bit, or None. No two roundings are made one."""
+    if draw not in UNIT:
+        return None
+
+    def there(target):
+        block = tile(1024, 1 << 16)
+        front, end = (target, count, np.float64(a), np.float64(b)), {"BLOCK": block, "enable_fp_fusion": False}
+        if draw is draw_normal:
+            launch(SAME.same_normal_kernel, (cdiv(count, block),), *front, seed, offset, PLAIN=(a, b) == (0, 1), **end)
+        else:
+            top = np.float64(below(np.dtype(np.float32), a, b))
+            launch(K.fill_kernel, (cdiv(count, block),), *front, top, seed, offset, None, DRAW=K.uniform, WIDE=False, CLAMP=True, **end)
+
+    return there
+
+
 def distribution(name, draw, doc, example, usual=None, clamp=False, floating=True, normal=False):
     """An operator that fills a new tensor with draws of a distribution with parameters a and b: `example` is tested, `usual` timed.
     `normal`: it is made of normal numbers."""
@@ -172,7 +160,7 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
             value = value.astype(np.float32, copy=False) if floating and kind.itemsize < 8 else value
             return np.minimum(value, value.dtype.type(below(kind, a, b))) if clamp else value
 
-        fill_later(out, piece)
+        fill_later(out, piece, None if dtype is not float32 or base is not None else drawn_there(draw, out.numel(), a, b, seed, offset))
 
     @door.impl("cuda", passes={"seed": int, "offset": int})
     def start(out, shape, dtype, device, a, b, seed, offset, base):

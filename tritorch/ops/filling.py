@@ -34,8 +34,9 @@ def _blocks(block):
     return [{"BLOCK": tile(size, 4096), "num_warps": warps} for size, warps in sizes]
 
 
-def fill_later(out, piece):
-    """Fill a tensor of the CPU: `piece(dtype, count, start)` gives `count` values from the start-th on. A large one when somebody looks."""
+def fill_later(out, piece, there=None):
+    """Fill a tensor of the CPU: `piece(dtype, count, start)` gives `count` values from the start-th on. A large one when somebody looks,
+    and where it only moves to a device, there: `there(target)` writes the same values into a contiguous tensor of the device."""
     def fill(array):
         flat = array.reshape(-1) if array.flags.c_contiguous else np.empty(array.size, array.dtype)
 
@@ -46,5 +47,6 @@ def fill_later(out, piece):
         if not array.flags.c_contiguous:
             array[...] = flat.reshape(array.shape)
 
+    fill.there = there
     if not put_off(out, fill):
         fill(out.array)

@@ -17,9 +17,10 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, underivable
 from tritorch.ops.arrays import store_rounded
-from tritorch.ops.draws import open_unit, place
+from tritorch.ops.draws import place
 from tritorch.ops.elementwise import binary, ternary
 from tritorch.ops.filling import filled
+from tritorch.ops.normals import open_unit
 from tritorch.ops.softmax import softmax
 from tritorch.ops.special import digamma
 from tritorch.philox import MASK, SHIFT, in_pieces, philox

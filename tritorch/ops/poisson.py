@@ -6,8 +6,8 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.errors import check
-from tritorch.ops.draws import open_unit
 from tritorch.ops.filling import filled
+from tritorch.ops.normals import open_unit
 from tritorch.philox import words
 
 K = kernels("random")
