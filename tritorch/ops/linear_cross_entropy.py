@@ -1,6 +1,6 @@
 """A linear layer and the cross entropy of what it gives, without storing the logits: pieces of rows, one after the other, in one buffer.
 
-For 32768 tokens and 50304 classes the logits are 3.1 GiB in bfloat16, and so is their gradient; the buffer is one GiB at most. Where
+For 32768 tokens and 50304 classes the logits are 3.1 GiB in bfloat16, and so is their gradient; the buffer is two GiB at most. Where
 the loss is a mean or a sum, the gradients are made along with it, while a piece is there: three products as in the plain chain, not four.
 """
 from math import prod
@@ -37,7 +37,7 @@ from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
 K, WAITING = kernels("linear_cross_entropy"), kernels("linear_cross_entropy_gluon")
-BUFFER = 1 << 30                                                         # bytes; each piece adds a pass over the gradient of the weight
+BUFFER = 1 << 31                                                         # bytes; each piece adds two passes over the weight's gradient
 SHAPES = (16384, 32), (8192, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # of the first two the rows under way stay in L2
 CANDIDATES = [dict(BLOCK_N=block, num_warps=warps) for block, warps in SHAPES]
 WAIT_IN = (4096, 16, 2), (2048, 8, 2)                                    # BLOCK_N, warps, programs a multiprocessor: rows in shared memory
@@ -308,7 +308,7 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
                          label_smoothing=0.0, options=None):
     """cross_entropy(linear(input, linear_weight, linear_bias), target, …) without storing the logits.
 
-    input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most a GiB of logits
+    input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most two GiB of logits
     exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
     K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
     changes nothing.
