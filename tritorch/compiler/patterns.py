@@ -158,8 +158,8 @@ def _fill_half(card):
 
 
 def _gradient_to_half(backward, cast):
-    g, g_sum = backward[:2]
-    return _to_half(cast) and g.dtype is cast[1] and g_sum.dtype is g.dtype.compute
+    g = backward[0]
+    return _to_half(cast) and g.dtype is cast[1] and backward[2].dtype is g.dtype.compute
 
 
 def _fill_gradients(backward, cast):
