@@ -121,8 +121,15 @@ def test_autocast_casts_the_operands_and_raises_the_loss(cuda):
             loss = F.linear_cross_entropy(x, w, t, linear_bias=b, weight=c)
             plain = F.cross_entropy(F.linear(x, w, b), t, c)
         assert loss.dtype is torch.float32 and abs(loss.item() - plain.item()) < 2e-2
-        loss.backward()
-        assert {v.grad.dtype for v in (x, w, b)} == {torch.float32}
+        with Calls() as calls:
+            loss.backward()
+        assert {v.grad.dtype for v in (x, w, b)} == {torch.float32} and "copy_to" not in calls.names
+        halves = [v.detach().bfloat16().requires_grad_() for v in (x, w, b)]
+        halves[1].register_hook(lambda g: seen.append(g.dtype))
+        seen, total = [], F.linear_cross_entropy(*halves[:2], t, linear_bias=halves[2], weight=c, reduction="sum")
+        for v, g in zip((x, w, b), torch.autograd.grad(total, halves)):  # what is scaled is not rounded again, nor cast by itself
+            np.testing.assert_allclose(v.grad.cpu().numpy(), g.float().cpu().numpy() / c.cpu().numpy()[TARGET].sum(), rtol=1e-6)
+        assert seen == [torch.bfloat16]
 
 
 def test_memory_is_bounded_and_gradients_are_scaled_in_place(cuda, monkeypatch):

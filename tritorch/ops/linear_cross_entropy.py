@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from tritorch.autograd.modes import again, state
-from tritorch.autograd.parts import joined_grads
+from tritorch.autograd.parts import joined_grads, wanted_dtype
 from tritorch.autograd.snapshot import expendable
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
@@ -297,9 +297,12 @@ def sum_grad(g_total, input, linear_weight, linear_bias, target, weight, ignore_
 
 
 def scaled(name, x, g):
-    """x · g, the gradient of the input of that name; None if it was added to the `.grad` of a leaf."""
+    """x · g, the gradient of the input of that name, in float32 behind a cast to a half type; None if it was added to the `.grad` of a
+    leaf."""
     if joined_grads(lambda total: addcmul_value.into(total, total, x, g, 1), (x, g), name):
         return None
+    if wanted_dtype(name) is g.dtype:                                    # rounded, it would be cast back in a pass of its own
+        return x.detach() * g.reshape((1,) * x.ndim)
     return x.detach().mul_(g) if expendable(x) else x * g
 
 
