@@ -141,8 +141,9 @@ def test_rows_of_a_table_and_what_is_added_to_them(cuda, dtype):
     positions = torch.linspace(-1, 1, 30, device=cuda, dtype=dtype).reshape(5, 6)
     tokens = torch.arange(15, device=cuda).reshape(3, 5) % 11
     ways = {"rows": lambda x: x + positions, "turned about": lambda x: positions[0] + x, "all": lambda x: x + positions.repeat(3, 1, 1),
-            "in place": lambda x: x.add_(positions), "scaled": lambda x: x.add(positions, alpha=2), "columns": lambda x: x + positions[:, :1],
-            "turned": lambda x: x + positions.reshape(6, 5).mT, "wanted": lambda x: x * (x + positions)}
+            "in place": lambda x: x.add_(positions), "scaled": lambda x: x.add(positions, alpha=2),
+            "columns": lambda x: x + positions[:, :1], "turned": lambda x: x + positions.reshape(6, 5).mT,
+            "wanted": lambda x: x * (x + positions)}
     for name, way in ways.items():
         def function(tokens, way=way):
             table.zero_grad()

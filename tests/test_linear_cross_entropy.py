@@ -78,7 +78,7 @@ def test_half_types_are_as_near_as_the_plain_chain(dtype, device, cuda):
 @pytest.mark.parametrize("classes, weighted", [(1300, False), (515, True)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rows_that_wait_in_shared_memory(dtype, classes, weighted, cuda, monkeypatch):
-    """More rows than programs, of six tiles or three of which the last is not whole; one row does not count: as rows that are read twice."""
+    """More rows than programs, of six tiles or three, the last not whole; one row does not count: as rows that are read twice."""
     if driver.current().device_properties(0).major != 9:
         pytest.skip("a kernel for Hopper")
     monkeypatch.setattr(family, "sm_count", lambda: 2)

@@ -1,11 +1,11 @@
 """loss_and_gradient_kernel of linear_cross_entropy.py for rows of 16-bit logits that wait in shared memory, without label smoothing.
 
-There the row is read twice from memory's caches, and while a program adds up, nothing of it is on its way. Here a program owns some
-of the rows: one comes in HELD tiles by asynchronous copies, is read twice from shared memory, and once a tile's gradient is on its way out
-the same tile of the next row is asked for. Each tile has memory of its own: in one
-for all the compiler cannot tell what is asked for from what is read next, and has all threads meet three times a tile, not twice (618 µs,
-not 452, are predicted for 8192 rows of 50304 on an H200). exp(x - lse) is 2^(x · log₂e - lse · log₂e) in one multiplication and addition:
-what it rounds is less than what x has lost as a number of 16 bits.
+There the row is read twice from memory's caches, and while a program adds up, nothing of it is on its way. Here a program owns some of the
+rows: one comes in HELD tiles by asynchronous copies, is read twice from shared memory, and once a tile's gradient is on its way out the
+same tile of the next row is asked for. Each tile has memory of its own: in one for all the compiler cannot tell what is asked for from
+what is read next, and has all threads meet three times a tile, not twice (618 µs, not 452, are predicted for 8192 rows of 50304 on an
+H200). exp(x - lse) is 2^(x · log₂e - lse · log₂e) in one multiplication and addition: what it rounds is less than what x has lost as a
+number of 16 bits.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -74,7 +74,7 @@ def loss_and_gradient_gluon_kernel(
     layout: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
     lane = gl.arange(0, BLOCK_N, layout)
     tiles = ()
-    for k in gl.static_range(HELD):
+    for _ in gl.static_range(HELD):
         tiles = tiles + (gl.allocate_shared_memory(x_ptr.dtype.element_ty, [BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])), )
     step, first = gl.num_programs(0), gl.program_id(0).to(gl.int64)
     for k in gl.static_range(HELD):
