@@ -67,7 +67,7 @@ def memory_plan(c, batch, fused):
         "weights in bfloat16": 2 * count,
         "saved by the blocks": c.layers * layer,
         "saved by the last norm": (4 + 2) * stream,
-        "logits": min(logits, 1 << 29) + (2 * 2 + 4) * c.vocabulary * c.width if fused else logits,
+        "logits": min(logits, 1 << 31) + (2 * 2 + 4) * c.vocabulary * c.width if fused else logits,
         "gradient of the head": 2 * c.vocabulary * c.width,
     }
 

@@ -31,7 +31,8 @@ def replaced(step):
 
 def test_a_transformer_changes_no_bit(cuda):
     step, compiled = train(torch.compile, cuda)
-    assert replaced(step) == {"linear + gelu": 2, "linear + gradient of gelu": 2, "linear + dropout + add": 4}
+    assert replaced(step) == {"embedding + add": 1, "linear + gelu": 2, "linear + gradient of gelu": 2,
+                              "linear + dropout + add": 4}
     _, eager = train(lambda f: f, cuda)
     same(eager, compiled)
     step, compiled = train(lambda f: torch.compile(f, options={"fuse": False}), cuda)
@@ -42,7 +43,7 @@ def test_a_transformer_changes_no_bit(cuda):
 def test_patterns_that_round_otherwise_are_asked_for(cuda):
     step, compiled = train(lambda f: torch.compile(f, mode="max-autotune"), cuda)
     assert replaced(step) == {"dropout + add + layer_norm": 4, "linear + gelu": 2, "linear + gradient of gelu": 2,
-                              "linear + cross_entropy": 1}
+                              "linear + cross_entropy": 1, "embedding + add": 1}
     for a, b in zip(train(lambda f: f, cuda)[1], compiled):
         if a.shape == (3 * WIDTH,):                                      # a bias of keys changes no score: Adam walks along rounding errors
             a, b = [np.delete(bias, slice(WIDTH, 2 * WIDTH)) for bias in (a, b)]
@@ -131,6 +132,29 @@ def test_norms_of_sums(cuda, norm):
         torch.manual_seed(0)
         np.testing.assert_allclose(step(x, y).cpu(), eager[0].cpu(), rtol=1e-5, atol=1e-5)
     assert replaced(step) == {f"dropout + add + {norm}": 1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_a_table_and_what_is_added_to_them(cuda, dtype):
+    """Positions, the same for all of a batch or one for each; what lies otherwise, is scaled or is wanted itself stays by itself."""
+    table = torch.nn.Embedding(11, 6).to(cuda, dtype)
+    positions = torch.linspace(-1, 1, 30, device=cuda, dtype=dtype).reshape(5, 6)
+    tokens = torch.arange(15, device=cuda).reshape(3, 5) % 11
+    ways = {"rows": lambda x: x + positions, "turned about": lambda x: positions[0] + x, "all": lambda x: x + positions.repeat(3, 1, 1),
+            "in place": lambda x: x.add_(positions), "scaled": lambda x: x.add(positions, alpha=2),
+            "columns": lambda x: x + positions[:, :1], "turned": lambda x: x + positions.reshape(6, 5).mT,
+            "wanted": lambda x: x * (x + positions)}
+    for name, way in ways.items():
+        def function(tokens, way=way):
+            table.zero_grad()
+            out = way(table(tokens))
+            out.square().sum().backward()
+            return out.detach().float(), table.weight.grad.float()
+
+        step = run(function, tokens)
+        assert replaced(step) == ({"embedding + add": 1} if name in list(ways)[:4] else {}), name
+        for a, b in zip(step(tokens), function(tokens)):
+            np.testing.assert_array_equal(a.cpu(), b.cpu())
 
 
 # ------------------------------------------------------------------ results that somebody else wants

@@ -175,7 +175,7 @@ def test_every_candidate_of_32_bits_across(candidate):
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(768, 3072, 32768, 1, H200, 2, 4) if choice.leaves_room(c, "sums")],
                          ids=named)
 def test_sums_of_rows_on_hopper(candidate):
-    """One more product of 8 columns for each 16 elements of K, in a loop of its own; they are added to what is there as the product is."""
+    """A loop of its own reads what it adds up, eight numbers at a time, while the product is under way; what is added to is added then."""
     def call(e):
         out, g, x, sums = e(768, 3072), e(32768, 768, **BF16).mT, e(32768, 3072, **BF16), e(768)
         gemm(out, g, x, row_sums=sums)
@@ -184,9 +184,11 @@ def test_sums_of_rows_on_hopper(candidate):
     with tuner.forcing("matmul", candidate):
         specs = launched(call)
     assert len(specs) == 2 + candidate["STREAM"]                         # what is added is added to the sum of the parts
-    for code in machine_code.used(specs, 90, texts=["ld.global.v4", "n8k16", WAIT]):
-        assert code["spills"] <= 8 and code["shared"] <= H200[1], code   # one word is put away at the start and read behind the loop
-        assert (code["ld.global.v4"] or code["n8k16"] and code[WAIT] == 5 + candidate["STREAM"]) and code["ahead"], code
+    reads = candidate["BLOCK_M"] * candidate["BLOCK_K"] // (8 * 32 * candidate["num_warps"])
+    for code in machine_code.used(specs, 90, texts=["ld.global.v4", "ld.shared.v4", WAIT]):
+        assert code["spills"] == 0 and code["shared"] <= H200[1], code
+        multiplies = code["ld.shared.v4"] == reads and code[WAIT] == 3 + candidate["STREAM"]
+        assert (code["ld.global.v4"] or multiplies) and code["ahead"], code
 
 
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200, 4, 4)],

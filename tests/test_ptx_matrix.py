@@ -70,6 +70,7 @@ HALF = {
     "persistent in halves": tiles("persistent", 128, 256, 64, 8, num_stages=3, PIECES=2),
     "one consumer": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=False),
     "one consumer, stream": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
+    "one consumer, high": tiles("gluon", 256, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=False),
     "one consumer, stream, small steps": tiles("gluon", 128, 128, 32, 8, STAGES=6, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
     "three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
     "three consumers, small steps": tiles("gluon", 64, 256, 32, 4, STAGES=6, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
@@ -91,16 +92,18 @@ def test_tiles_with_a_program_of_their_own_and_help(gpu, kind, columns):
     product("bfloat16", HALF[kind], 200 if columns == 100 else 100, columns, 328)
 
 
-@pytest.mark.parametrize("kind, rows, columns", [("one consumer", 200, 100), ("one consumer, stream", 200, 100),
-                                                 ("one consumer, stream", 200, 264)])
-def test_sums_of_rows_beside_the_product(gpu, kind, rows, columns):
-    """Of all of K by the first tile of a row, or of a share of it by each."""
-    (a, left), (b, right) = draw("bfloat16", 328, rows), draw("bfloat16", 328, columns)
-    out, sums = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda"), torch.full((rows,), float("nan"), device="cuda")
+@pytest.mark.parametrize("dtype, kind, rows, columns", [
+    ("bfloat16", "one consumer", 200, 100), ("bfloat16", "one consumer, stream", 200, 100), ("bfloat16", "one consumer, stream", 200, 264),
+    ("float16", "one consumer, stream, small steps", 72, 40), ("bfloat16", "one consumer, high", 200, 264)])
+def test_sums_of_rows_beside_the_product(gpu, dtype, kind, rows, columns):
+    """Of all of K by the first tile of a row, or of a share of it by each; of an operand that lies along its rows, and along K."""
+    (a, left), (b, right) = draw(dtype, 328, rows), draw(dtype, 328, columns)
+    out, sums = torch.empty(rows, columns, dtype=a.dtype, device="cuda"), torch.full((2, rows), float("nan"), device="cuda")
     with tuner.forcing("matmul", HALF[kind]):
-        gemm(out, a.mT, b, row_sums=sums)
-    close(out, left.T @ right, np.abs(left.T) @ np.abs(right) / np.sqrt(328), 8 * EPSILON["bfloat16"])
-    close(sums, left.sum(0), np.abs(left).sum(0), 2 ** -20)
+        for k, x in enumerate((a.mT, a.mT.contiguous())[: 1 + ("small" in kind)]):
+            gemm(out, x, b, row_sums=sums[k])
+            close(out, left.T @ right, np.abs(left.T) @ np.abs(right) / np.sqrt(328), 8 * EPSILON[dtype])
+            close(sums[k], left.sum(0), np.abs(left).sum(0), 2 ** -20)
 
 
 @pytest.mark.parametrize("kind, turned_a, turned_b", [("one consumer", True, False), ("one consumer, stream", False, True),

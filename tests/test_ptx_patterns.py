@@ -39,6 +39,17 @@ class Joined(nn.Module):
         return x + y if self.adds else y
 
 
+class Rows(nn.Module):
+    """Of a table, and positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.positions = nn.Embedding(11, 18), nn.Parameter(torch.randn(5, 18))
+
+    def forward(self, x):
+        return self.table(x.abs().mul(4).long().clamp(max=10)) + self.positions
+
+
 def hidden():
     layers = [[nn.Linear(18, 37), activation, nn.Linear(37, 18, bias=False)] for activation in FORWARD.values()]
     return nn.Sequential(*[layer for three in layers for layer in three])
@@ -66,6 +77,7 @@ CASES = {                                                                # patte
     "rms norm": (["rms_norm + cast"], lambda: blocks(nn.RMSNorm), (19, 8)),
     "convolutions": (["gradient of a 1×1 convolution + add"], convolutions, (5, 1, 7, 3)),
     "batch norm": (BATCH_NORM, net, (5, 1, 7, 3)),
+    "embedding": (["embedding + add"], Rows, (3, 5)),
 }
 
 

@@ -167,3 +167,20 @@ def test_long_rows_far_from_zero(cuda, monkeypatch):
     total = total.cpu().array.astype(np.float64)
     want = (total - total.mean(1, keepdims=True)) / np.sqrt(total.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(out.cpu().array, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("kinds", [(tritorch.float32, tritorch.float32), (tritorch.bfloat16, tritorch.float32)])
+def test_one_result_alone(used, kinds, cuda):
+    """The last norm's stream is read by nobody: no zeros are written for its gradient, and the numbers are those with zeros."""
+    for place in ("cpu", cuda):
+        tensors, found = leaves(place, (9, 40), *kinds), []
+        for spared in (True, False):
+            outs = fused(True, *tensors, 0.0, None)
+            weights = [tritorch.ones_like(o) if k == used else tritorch.zeros_like(o) for k, o in enumerate(outs)]
+            some = slice(used, used + 1) if spared else slice(None)
+            with Calls() as calls:
+                found.append(tritorch.autograd.grad(outs[some], tensors, weights[some]))
+            assert used == 1 or not {"fill", "zero_", "zeros"}.intersection(calls.names)
+        for a, b in zip(*found):
+            np.testing.assert_array_equal(a.float().cpu().array, b.float().cpu().array)

@@ -106,12 +106,13 @@ def put_kernel(out_ptr, word_ptr, src_ptr, index_ptr, shape, si, st, step, size,
 
 
 @triton.jit
-def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, rows, number,
-                     WRAP: tl.constexpr, EVEN: tl.constexpr, ONE: tl.constexpr, DOWN: tl.constexpr, BLOCK_K: tl.constexpr,
+def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, added_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, rows, every,
+                     number, WRAP: tl.constexpr, EVEN: tl.constexpr, ONE: tl.constexpr, DOWN: tl.constexpr, BLOCK_K: tl.constexpr,
                      BLOCK_R: tl.constexpr):
     """out[p, k, r] = x[p, index[k], r] for `rows` pairs (p, k), without ONE of several p; rows outside are not read and become 0, with
     WRAP negative ones count from the end. EVEN divides R and the strides of p and n. DOWN: all rows of the first BLOCK_R columns come
-    before those of the next, so that a row that is named again is still in the cache, which what is written leaves first."""
+    before those of the next, so that a row that is named again is still in the cache, which what is written leaves first. Unless
+    added_ptr is None, the contiguous rows there are added, after `every` rows the first one again."""
     R, stride_xp, stride_xn = even(R, EVEN), even(stride_xp, EVEN), even(stride_xn, EVEN)
     if DOWN:
         tile_k, tile_r = tl.program_id(0) % tl.cdiv(rows, BLOCK_K), tl.program_id(0) // tl.cdiv(rows, BLOCK_K)
@@ -127,6 +128,9 @@ def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, 
     known = ((index >= 0) & (index < N))[:, None]
     at = index * stride_xn if ONE else row // K * stride_xp + index * stride_xn
     x = tl.load(x_ptr + at[:, None] + r[None, :] * stride_xr, mask=inside & known, other=0)
+    if added_ptr is not None:
+        kind: tl.constexpr = tl.float64 if x.dtype == tl.float64 else tl.float32
+        x = x.to(kind) + tl.load(added_ptr + (row % every)[:, None] * R + r[None, :], mask=inside, other=0).to(kind)
     tl.store(out_ptr + row[:, None] * R + r[None, :], x, mask=inside, eviction_policy="evict_first" if DOWN else "")
 
 

@@ -1,9 +1,11 @@
 """loss_and_gradient_kernel of linear_cross_entropy.py for rows of 16-bit logits that wait in shared memory, without label smoothing.
 
-There the row is read twice from memory's caches, and while a program adds up, nothing of it is on its way. Here a program owns some
-of the rows: one comes in HELD tiles by asynchronous copies, is read twice from shared memory, and once a tile's gradient is on its way out
-the same tile of the next row is asked for. A thread reads what it has copied itself. exp(x - lse) is 2^(x · log₂e - lse · log₂e) in one
-multiplication and addition: what it rounds is less than what x has lost as a number of 16 bits.
+There the row is read twice from memory's caches, and while a program adds up, nothing of it is on its way. Here a program owns some of the
+rows: one comes in HELD tiles by asynchronous copies, is read twice from shared memory, and once a tile's gradient is on its way out the
+same tile of the next row is asked for. Each tile has memory of its own: in one for all the compiler cannot tell what is asked for from
+what is read next, and has all threads meet three times a tile, not twice (618 µs, not 452, are predicted for 8192 rows of 50304 on an
+H200). exp(x - lse) is 2^(x · log₂e - lse · log₂e) in one multiplication and addition: what it rounds is less than what x has lost as a
+number of 16 bits.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -17,7 +19,7 @@ LN2 = gl.constexpr(0.6931471805599453)
 @gluon.jit
 def ask(tiles, k, x_row, n, WIDTH, wanted):
     """Let tile k of a row come; beyond its WIDTH there are zeros."""
-    async_copy.async_copy_global_to_shared(tiles.index(k), gl.max_contiguous(x_row + n, 8), mask=wanted & (n < WIDTH))
+    async_copy.async_copy_global_to_shared(tiles[k], gl.max_contiguous(x_row + n, 8), mask=wanted & (n < WIDTH))
     async_copy.commit_group()
 
 
@@ -36,7 +38,7 @@ def sum_of_exponentials(tiles, lane, N, HELD: gl.constexpr):
     total = gl.zeros((LANES,), gl.float32, gl.SliceLayout(1, eights))
     for k in gl.static_range(HELD):
         async_copy.wait_group(HELD - 1 - k)
-        x = tiles.index(k).load(lane.type.layout).to(gl.float32)
+        x = tiles[k].load(lane.type.layout).to(gl.float32)
         if k == HELD - 1:
             x = gl.where(k * BLOCK_N + lane < N, x, float("-inf"))
         x = gl.convert_layout(x.reshape((LANES, 8)), eights, assert_trivial=True)
@@ -71,7 +73,9 @@ def loss_and_gradient_gluon_kernel(
     last tile alone is not whole. Grid: as many programs as there are on the GPU at once."""
     layout: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
     lane = gl.arange(0, BLOCK_N, layout)
-    tiles = gl.allocate_shared_memory(x_ptr.dtype.element_ty, [HELD, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    tiles = ()
+    for _ in gl.static_range(HELD):
+        tiles = tiles + (gl.allocate_shared_memory(x_ptr.dtype.element_ty, [BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])), )
     step, first = gl.num_programs(0), gl.program_id(0).to(gl.int64)
     for k in gl.static_range(HELD):
         ask(tiles, k, x_ptr + first * stride_xm, k * BLOCK_N + lane, WIDTH, first < M)
@@ -91,7 +95,7 @@ def loss_and_gradient_gluon_kernel(
         lse = (top + log_total) * LOG2E
         for k in gl.static_range(HELD):
             n = k * BLOCK_N + lane
-            x = tiles.index(k).load(layout).to(gl.float32)
+            x = tiles[k].load(layout).to(gl.float32)
             gx = libdevice.exp2(x * LOG2E - lse)
             if w_ptr is not None:
                 gx *= hit

@@ -82,7 +82,7 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
-    a_bufs, b_bufs, empty, ready, _, _, _ = ring
+    a_bufs, b_bufs, empty, ready, _, _ = ring
     first, last, total, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
     for at in range(first, last, 1 if STREAM else max(PROGRAMS, 1)):
@@ -112,16 +112,21 @@ def operands(ring, slot, phase, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, PA
 
 
 @gluon.jit
-def multiply_steps(ring, slot, phase, acc, begin, end, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, STAGES: gl.constexpr,
-                   PARTS: gl.constexpr, TURN: gl.constexpr):
-    """acc and the products of some steps of a tile, of which the last one is under way."""
+def multiply_steps(ring, slot, phase, acc, sums, begin, end, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, STAGES: gl.constexpr,
+                   PARTS: gl.constexpr, TURN: gl.constexpr, SUMS: gl.constexpr):
+    """acc and the products of some steps of a tile, of which the last one is under way; with SUMS also sums and the columns of a's blocks,
+    which are read while their product is under way."""
     for k in range(begin, end):
         a, b = operands(ring, slot, phase, TRANS_A, TRANS_B, PARTS, TURN)
         acc = warpgroup_mma(a, b, acc, is_async=True)
+        if SUMS:
+            AT_ONCE: gl.constexpr = sums.shape[1]
+            for part in gl.static_range(a.shape[1] // AT_ONCE):
+                sums += a.slice(part * AT_ONCE, AT_ONCE, 1).load(sums.type.layout).to(gl.float32)
         acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
         mbarrier.arrive(ring[2].index(previous(slot, STAGES)), count=1, pred=k > 0)
         slot, phase = after(slot, phase, 1, STAGES)
-    return acc, slot, phase
+    return acc, sums, slot, phase
 
 
 @gluon.jit
@@ -129,39 +134,31 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
                   BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
                   WARPS: gl.constexpr, SUMS: gl.constexpr):
     """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over its steps from summed[0] to
-    summed[1], in every column. One product is always under way: a slot is given back while the next one is being multiplied, which takes
-    two STAGES at least."""
-    a_bufs, _, empty, _, turns, ones, _ = ring
+    summed[1]. One product is always under way: a slot is given back while the next one is being multiplied, which takes two STAGES at
+    least. A thread adds up eight rows as they lie side by side, so that the eight that read at the same time find them in all banks."""
+    a_bufs, _, empty, _, turns, _ = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
     WHOLE: gl.constexpr = a_bufs.dtype == gl.int8
     # Triton 3.6 lacks wgmma of more columns for int8; of 16 warps, ptxas takes none that names more registers than each would have alone
     AT_ONCE: gl.constexpr = 128 if (WHOLE or PARTS == 3) and BLOCK_N > 128 else BLOCK_N
+    ACROSS: gl.constexpr = max(BLOCK_M // (8 * WARPS), 1)
+    BESIDE: gl.constexpr = min(32 // ACROSS, a_bufs.shape[1] if TRANS_A else a_bufs.shape[2])
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, AT_ONCE, DEPTH])
-    narrow: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 8, DEPTH])
+    eights: gl.constexpr = gl.BlockedLayout([8, 1], [ACROSS, 32 // ACROSS], [WARPS, 1], [1, 0])
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.int32 if WHOLE else gl.float32, layout)
-    sums = gl.zeros((BLOCK_M, 8), gl.float32, narrow)
+    sums = gl.zeros((BLOCK_M, BESIDE), gl.float32, eights)
     if CONSUMERS == 2:
         mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     if SUMS:
-        acc, slot, phase = multiply_steps(ring, slot, phase, acc, 0, summed[0], TRANS_A, TRANS_B, STAGES, PARTS, TURN)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
-        for k in range(summed[0], summed[1]):
-            a, b = operands(ring, slot, phase, TRANS_A, TRANS_B, PARTS, TURN)
-            acc = warpgroup_mma(a, b, acc, is_async=True)
-            sums = warpgroup_mma(a, ones.permute((1, 0)), sums, is_async=True)
-            acc, sums = warpgroup_mma_wait(num_outstanding=2, deps=(acc, sums))
-            mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1, pred=k > 0)
-            slot, phase = after(slot, phase, 1, STAGES)
-        acc, sums = warpgroup_mma_wait(num_outstanding=0, deps=(acc, sums))
-    acc, slot, phase = multiply_steps(ring, slot, phase, acc, summed[1], steps, TRANS_A, TRANS_B, STAGES, PARTS, TURN)
+        acc, sums, slot, phase = multiply_steps(ring, slot, phase, acc, sums, 0, summed[0], TRANS_A, TRANS_B, STAGES, PARTS, TURN, False)
+        acc, sums, slot, phase = multiply_steps(ring, slot, phase, acc, sums, summed[0], summed[1], TRANS_A, TRANS_B, STAGES, PARTS, TURN,
+                                                True)
+    acc, _, slot, phase = multiply_steps(ring, slot, phase, acc, sums, summed[1], steps, TRANS_A, TRANS_B, STAGES, PARTS, TURN, False)
     if CONSUMERS == 2:
         mbarrier.arrive(turns.index(1 - TURN), count=1)  # the last product is still under way
-    if SUMS:
-        acc, sums = warpgroup_mma_wait(num_outstanding=0, deps=(acc, sums))
-    else:
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1)
-    return acc, sums, slot, phase
+    return acc, gl.sum(sums, 1), slot, phase
 
 
 @gluon.jit
@@ -186,7 +183,7 @@ def gathered(x):
 def multiply_across(ring, slot, phase, steps, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr):
     """`multiply_tile` for ACROSS and the only consumer: the sum as (BLOCK_N, BLOCK_M). A half of a slot is read while the half before it is
     being multiplied."""
-    a_bufs, b_bufs, empty, ready, _, _, _ = ring
+    a_bufs, b_bufs, empty, ready, _, _ = ring
     HALF: gl.constexpr = b_bufs.shape[1] // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_M, 8])
     acc = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout)
@@ -248,7 +245,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     WAITS: gl.constexpr = CONSUMERS == 2 and BLOCK_N <= 128 and FORM == "row" and c_desc is None      # registers hold the row that is added
     first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
-    count, came = 0, ring[6]
+    count, came = 0, ring[5]
     if c_desc is not None:
         for i in gl.static_range(BUFFERS - 1):
             fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS, BUFFERS, PARTS, TURN)
@@ -333,9 +330,9 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
                         WHOLE: gl.constexpr = False, launch_pdl: gl.constexpr = False):
     """Grid: PROGRAMS, or with PROGRAMS 0 what `place` says. num_warps is that of one consumer. Instead of a descriptor of a result there
-    may be what `scatter` takes, where TMA cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of
-    one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have
-    a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
+    may be what `scatter` takes, where TMA cannot store it. sums_ptr takes the sums of a's rows, which the consumer adds up while products
+    are under way; of one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all
+    pieces of a tile have a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
     WARPS: gl.constexpr = gl.num_warps()
     TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO
@@ -356,10 +353,6 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=PARTS)
         mbarrier.init(ready.index(i), count=1)
-    ones = a_bufs
-    if sums_ptr is not None:
-        ones = gl.allocate_shared_memory(TA, [8, BLOCK_K], gl.NVMMASharedLayout.get_default_for([8, BLOCK_K], TA))
-        ones.store(gl.full([8, BLOCK_K], 1.0, TA, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
     came = turns
     if c_desc is not None:
         came = gl.allocate_shared_memory(gl.int64, [CONSUMERS * PARTS * BUFFERS, 1], mbarrier.MBarrierLayout())
@@ -367,7 +360,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
             mbarrier.init(came.index(i), count=1)
     fence_async_shared()
     after_the_one_before(launch_pdl)
-    ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones, came), (BATCH, M, N, K)
+    ring, shape = (a_bufs, b_bufs, empty, ready, turns, came), (BATCH, M, N, K)
     start(CONSUMERS * PARTS, 40 if STREAM else 24,
           (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
            TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS, PARTS,

@@ -48,12 +48,9 @@ def send(out_desc, pre_desc, batch, m, n, out, pre, out_buf, pre_buf, LEFT: gl.c
 
 @gluon.jit
 def store_sums(sums_ptr, sums, place, bound, n, ADD: gl.constexpr):
-    """The first column of the sums of rows to a place, up to a bound, of the first tile of its row; ADD: to what is there."""
-    layout: gl.constexpr = sums.type.layout
-    rows = gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))[:, None]
-    columns = gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))[None, :]
-    mask = (rows < bound) & (columns == 0)
+    """The sums of rows to a place, up to a bound, of the first tile of its row; ADD: to what is there."""
+    rows = gl.arange(0, sums.shape[0], sums.type.layout)
     if n == 0:
         if ADD:
-            sums += gl.load(sums_ptr + (place + rows + columns), mask=mask, other=0)
-        gl.store(sums_ptr + (place + rows + columns), sums, mask=mask)
+            sums += gl.load(sums_ptr + (place + rows), mask=rows < bound, other=0)
+        gl.store(sums_ptr + (place + rows), sums, mask=rows < bound)

@@ -149,7 +149,7 @@ def slope_tiles(
     g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST: tl.constexpr, VEC: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
-    """Tiles of g, g_s and s, operands FIRST and on; 0 outside."""
+    """Tiles of g, s and, if there is one, g_s, operands FIRST, FIRST + 2 and FIRST + 1; 0 outside."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     valid = inside & (n < N)
@@ -157,10 +157,22 @@ def slope_tiles(
     g_ptrs = side_by_side(g_rows, offsets(n, shape_n, stride_n, FIRST * RANK_N), VEC)
     s_rows = sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 2) * RANK_M, ALIGN)
     s_ptrs = side_by_side(s_rows, offsets(n, shape_n, stride_n, (FIRST + 2) * RANK_N), VEC)
-    g_sum_rows = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M, ALIGN)
-    g_sum_ptrs = side_by_side(g_sum_rows, offsets(n, shape_n, stride_n, (FIRST + 1) * RANK_N), VEC)
     g, s = tl.load(g_ptrs, mask=valid, other=0), tl.load(s_ptrs, mask=valid, other=0)
-    return g, tl.load(g_sum_ptrs, mask=valid, other=0), s
+    if g_sum_ptr is None:
+        return g, s
+    else:
+        g_sum_rows = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M, ALIGN)
+        g_sum_ptrs = side_by_side(g_sum_rows, offsets(n, shape_n, stride_n, (FIRST + 1) * RANK_N), VEC)
+        return g, s, tl.load(g_sum_ptrs, mask=valid, other=0)
+
+
+@triton.jit
+def onto(tiles, slope, ACC: tl.constexpr):
+    """What the sum's own gradient, if there is one among the tiles, and the norm's slope add up to."""
+    if len(tiles) == 2:
+        return slope
+    else:
+        return tiles[2].to(ACC) + slope
 
 
 @triton.jit
@@ -185,17 +197,17 @@ def residual_norm_backward_long(
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
-        g = weighted(g.to(ACC), None, 0, w_ptr, j, N, ACC, VEC, COPIES)
+        tiles = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
+        g = weighted(tiles[0].to(ACC), None, 0, w_ptr, j, N, ACC, VEC, COPIES)
         sum_g += g
-        sum_gx += g * ((s.to(ACC) - mean) * rstd)
+        sum_gx += g * ((tiles[1].to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         valid = inside & (n < N)
-        g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
-        g = weighted(g.to(ACC), None, 0, w_ptr, j, N, ACC, VEC, COPIES)
-        gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
+        tiles = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
+        g = weighted(tiles[0].to(ACC), None, 0, w_ptr, j, N, ACC, VEC, COPIES)
+        gs = onto(tiles, norm_slope(g, (tiles[1].to(ACC) - mean) * rstd, rstd, shift, slope, CENTER), ACC)
         tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
         if gx_rows is not None:
             gx = gs
@@ -221,7 +233,7 @@ def residual_norm_backward_short(
     slope_terms = None
     for k in tl.static_range(HELD):
         first = weighted(tiles[k][0].to(ACC), w, k, w_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)
-        second = first * ((tiles[k][2].to(ACC) - mean) * rstd)
+        second = first * ((tiles[k][1].to(ACC) - mean) * rstd)
         shift_terms = first if shift_terms is None else shift_terms + first
         slope_terms = second if slope_terms is None else slope_terms + second
     if CENTER:
@@ -232,13 +244,13 @@ def residual_norm_backward_short(
     for k in tl.static_range(HELD):
         n = k * BLOCK_N + lane
         valid = inside & (n < N)
-        g, x = again(tiles[k][0], ACC), (again(tiles[k][2], ACC) - mean) * rstd
+        g, x = again(tiles[k][0], ACC), (again(tiles[k][1], ACC) - mean) * rstd
         if PARTIAL:
             gw = gw + (sums[0][k] + g * x,)
             if CENTER:
                 gb = gb + (sums[1][k] + g,)
         g = weighted(g, w, k, w_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)
-        gs = tiles[k][1].to(ACC) + norm_slope(g, x, rstd, shift / N, slope / N, CENTER)
+        gs = onto(tiles[k], norm_slope(g, x, rstd, shift / N, slope / N, CENTER), ACC)
         tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
         if gx_rows is not None:
             gx = gs
@@ -259,7 +271,8 @@ def residual_norm_backward_kernel(
     STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
-    unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous.
+    unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; g_sum_ptr may be None; mean and rstd are
+    contiguous.
     Long because those three sums, of rows that fit in registers, are carried from row to row in registers."""
     RANK: tl.constexpr = len(shape_m)
     FIRST: tl.constexpr = 2 if gx_ptr is not None else 1

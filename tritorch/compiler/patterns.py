@@ -15,6 +15,7 @@ from tritorch.ops.batchnorm_relu import batch_norm_add_relu_backward
 from tritorch.ops.convolution_cuda import convolve_input_onto
 from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope
 from tritorch.ops.gemm import gemm
+from tritorch.ops.indexing import finish, in_order, take_rows
 from tritorch.ops.linear_residual import linear_residual
 from tritorch.ops.normalize import layer_norm_rows, mean_and_rstd, rms_norm_rows
 from tritorch.ops.residual_norm import residual_norm, residual_norm_dropped_backward
@@ -158,8 +159,8 @@ def _fill_half(card):
 
 
 def _gradient_to_half(backward, cast):
-    g, g_sum = backward[:2]
-    return _to_half(cast) and g.dtype is cast[1] and g_sum.dtype is g.dtype.compute
+    g = backward[0]
+    return _to_half(cast) and g.dtype is cast[1] and backward[2].dtype is g.dtype.compute
 
 
 def _fill_gradients(backward, cast):
@@ -168,6 +169,24 @@ def _fill_gradients(backward, cast):
     gs = empty(total.shape, total.dtype, total.device) if gs is None else gs
     no_bias = empty((0,), total.dtype, total.device)
     residual_norm_dropped_backward.impls["cuda"](gs, gx, gw, gb, no_bias, *args, 0.0, 0, 0, None, False)
+
+
+# ------------------------------------------------------------------ rows of a table
+def _adds_rows(rows, add):
+    """What is added to the rows of a table, one like these or the same for all of a batch."""
+    (weight, index, *_), (x, y, alpha) = rows, add
+    added, shape = y if x is LINK else x, (*index.shape, weight.shape[1])
+    if type(added) is not Seen or alpha != 1 or added.dtype is not weight.dtype or not added.dtype.is_floating_point or 0 in shape:
+        return False
+    rank = len(added.shape)
+    return 0 < rank <= len(shape) and added.shape == shape[-rank:] and added.strides == contiguous_strides(added.shape)
+
+
+def _add_rows(rows, add):
+    (_, (weight, index, *_)), ((out,), (x, y, _)) = rows, add
+    made = in_order(out)
+    take_rows(made, weight.detach().unsqueeze(0), index.reshape(-1), "embedding", False, (y if x is LINK else x).detach())
+    finish(out, made)
 
 
 # ------------------------------------------------------------------ batch norm and the rectifier
@@ -245,6 +264,7 @@ PATTERNS = [
     *[Pattern(f"linear + {' + '.join(names)}", ("linear", *chain), _joins, _join, (False,) * len(chain), True,
               "none: every step is rounded as by itself")
       for names, chain in ((("dropout", "add"), ("random_dropout", "add")), (("dropout",), ("random_dropout",)), (("add",), ("add",)))],
+    Pattern("embedding + add", ("table_rows", "add"), _adds_rows, _add_rows, (False,), True, "none: what is read is added to at once"),
     Pattern("gradient of a 1×1 convolution + add", ("convolution_input", "add"), _joins_product, _join_product, (False,), True,
             "none: the product is rounded before the addition"),
     *[Pattern(f"batch_norm + {' + '.join(chain)}", (norm, *chain), _rectifies, _rectify, (False,) * len(chain), True, AS_STORED, early)

@@ -53,20 +53,20 @@ def three(shape, dim):
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1:])
 
 
-def take_rows(out, x, places, name, wrap):
+def take_rows(out, x, places, name, wrap, added=None):
     """out[p, k, r] = x[p, places[k], r] for a contiguous out; places outside are reported under `name` and give 0. With `wrap` negative
-    ones count from the end."""
+    ones count from the end. `added`, contiguous floating rows, are added in turn, over and over, as often as they fit."""
     parts, rows, width = x.shape
     count = places.shape[0]
     if not out.numel():
         return
     word, number = fault_word(out.device, name)
-    even = gcd(16, width, x.strides[0], x.strides[1])
+    even, every = gcd(16, width, x.strides[0], x.strides[1]), 1 if added is None else added.numel() // width
 
     def run(block):
         k, r = block["BLOCK_K"], block["BLOCK_R"]
-        launch(K.take_rows_kernel, (cdiv(parts * count, k) * cdiv(width, r),), out, word, x, places, *x.strides, *places.strides, rows,
-               count, width, parts * count, number, WRAP=wrap, EVEN=1 if even == 16 else even, ONE=parts == 1, **block)
+        launch(K.take_rows_kernel, (cdiv(parts * count, k) * cdiv(width, r),), out, word, x, places, added, *x.strides, *places.strides,
+               rows, count, width, parts * count, every, number, WRAP=wrap, EVEN=1 if even == 16 else even, ONE=parts == 1, **block)
 
     ways = _row_blocks(out.dtype.itemsize, width, parts * count)
     run(tuner.choose("take_rows", (out.dtype.itemsize, width), ways, K.take_rows_kernel, run))

@@ -1,6 +1,6 @@
 """A linear layer and the cross entropy of what it gives, without storing the logits: pieces of rows, one after the other, in one buffer.
 
-For 32768 tokens and 50304 classes the logits are 3.1 GiB in bfloat16, and so is their gradient; the buffer is one GiB at most. Where
+For 32768 tokens and 50304 classes the logits are 3.1 GiB in bfloat16, and so is their gradient; the buffer is two GiB at most. Where
 the loss is a mean or a sum, the gradients are made along with it, while a piece is there: three products as in the plain chain, not four.
 """
 from math import prod
@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from tritorch.autograd.modes import again, state
-from tritorch.autograd.parts import joined_grads
+from tritorch.autograd.parts import joined_grads, wanted_dtype
 from tritorch.autograd.snapshot import expendable
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
@@ -37,7 +37,7 @@ from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
 K, WAITING = kernels("linear_cross_entropy"), kernels("linear_cross_entropy_gluon")
-BUFFER = 1 << 30                                                         # bytes; each piece adds a pass over the gradient of the weight
+BUFFER = 1 << 31                                                         # bytes; each piece adds two passes over the weight's gradient
 SHAPES = (16384, 32), (8192, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # of the first two the rows under way stay in L2
 CANDIDATES = [dict(BLOCK_N=block, num_warps=warps) for block, warps in SHAPES]
 WAIT_IN = (4096, 16, 2), (2048, 8, 2)                                    # BLOCK_N, warps, programs a multiprocessor: rows in shared memory
@@ -297,9 +297,12 @@ def sum_grad(g_total, input, linear_weight, linear_bias, target, weight, ignore_
 
 
 def scaled(name, x, g):
-    """x · g, the gradient of the input of that name; None if it was added to the `.grad` of a leaf."""
+    """x · g, the gradient of the input of that name, in float32 behind a cast to a half type; None if it was added to the `.grad` of a
+    leaf."""
     if joined_grads(lambda total: addcmul_value.into(total, total, x, g, 1), (x, g), name):
         return None
+    if wanted_dtype(name) is g.dtype:                                    # rounded, it would be cast back in a pass of its own
+        return x.detach() * g.reshape((1,) * x.ndim)
     return x.detach().mul_(g) if expendable(x) else x * g
 
 
@@ -308,7 +311,7 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
                          label_smoothing=0.0, options=None):
     """cross_entropy(linear(input, linear_weight, linear_bias), target, …) without storing the logits.
 
-    input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most a GiB of logits
+    input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most two GiB of logits
     exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
     K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
     changes nothing.

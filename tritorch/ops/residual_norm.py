@@ -92,17 +92,22 @@ def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, we
 
 
 @residual_norm.grad("input", "residual", "weight", "bias", "input_bias")
-def residual_norm_grad(g_out, g_sum, normalized_shape, weight, sum, mean, rstd, center, eps, p, seed, offset, base, input_bias_dtype):
+def residual_norm_grad(g_out, g_sum, input_dtype, normalized_shape, weight, sum, mean, rstd, center, eps, p, seed, offset, base,
+                       input_bias_dtype):
     if again(sum):
         n = len(normalized_shape)
         mean, rstd = moments(sum, n, eps) if center else (mean, (sum.square().mean(tuple(range(-n, 0))) + eps).rsqrt())
+    g_out = sum.new_zeros(sum.shape, dtype=input_dtype) if g_out is None else g_out
     saved = g_out, g_sum, sum, mean, rstd, weight, center
     biased = input_bias_dtype is not None
-    if p or biased or g_out.dtype is not g_sum.dtype:                    # a second gradient, or the same one rounded for a narrower input
+    if p or biased or g_out.dtype is not sum.dtype:                    # a second gradient, or the same one rounded for a narrower input
         g_residual, g_input, g_weight, g_bias, g_input_bias = residual_norm_dropped_backward(*saved, p, seed, offset, base, biased)
         return g_input, g_residual, g_weight, g_bias, g_input_bias if biased else None
     g_residual, g_weight, g_bias = residual_norm_backward(*saved)
     return g_residual, g_residual, g_weight, g_bias, None
+
+
+residual_norm.some_gradients = True                                      # nobody reads the stream behind the last norm
 
 
 # ------------------------------------------------------------------ backward
@@ -116,7 +121,7 @@ def residual_norm_backward(g, g_sum, total, mean, rstd, weight=None, center=True
     """The gradients of `residual_norm` without dropout: of the residual, which is that of the input too, of weight and bias.
 
     With x̂ = (s - mean) · rstd: gs = g_s + rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)), gw = Σ g·x̂, gb = Σ g; without `center` the mean
-    is 0, mean(g·w) is not subtracted, and gb is 0.
+    is 0, mean(g·w) is not subtracted, and gb is 0. A g_sum of None is one of zeros.
     """
     return gradient_promises(g, total, mean, weight)
 
@@ -136,7 +141,8 @@ def gradients_array(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center):
         None if weight is None else weight.astype(kind, copy=False))
     work = scratch(gs, x)
     gw[...] = gradients(work, g, x, mean, rstd, weight).reshape(gw.shape)
-    work += matrix(g_sum, columns, kind)
+    if g_sum is not None:
+        work += matrix(g_sum, columns, kind)
     deliver(gs, work)
     gb[...] = g.sum(0).reshape(gb.shape) if center else 0
 
@@ -169,7 +175,9 @@ def residual_norm_dropped_backward_cuda(*values):
 
 def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, center, p, seed, offset, base, biased):
     dims = tuple(range(mean.ndim, total.ndim))
-    geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
+    operands = [t for t in (g, g_sum, total) if t is not None]
+    strides = [t.strides for t in (gs, gx) if t is not None] + [t.strides for t in (g, operands[1], total)]
+    geometry = rows(total.shape, dims, *strides)._replace(across=False)
     M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
     constexprs.update(CENTER=center, WIDE=wide)
@@ -177,7 +185,7 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
             stride_n, M, N, *drop)
     if 0 < M and N <= WIDEST * 4 // mean.dtype.itemsize:
         sums = gw, gb if center else None, gv if biased else None
-        start_sums(K.residual_norm_backward_kernel, "residual_norm_sums", geometry, (g, g_sum, total), (gs, gx), sums, args,
+        start_sums(K.residual_norm_backward_kernel, "residual_norm_sums", geometry, operands, (gs, gx), sums, args,
                    PARTIAL=True, **constexprs)
     else:
         if M:
@@ -198,7 +206,8 @@ def residual_norm_backward_formula(g, g_sum, total, mean, rstd, weight, center):
     xhat = (total - mean.reshape(*mean.shape, *rest) if center else total) * rstd
     slope = g if weight is None else g * weight
     inner = slope - xhat * (slope * xhat).mean(dims, keepdim=True)
-    gs = g_sum + rstd * (inner - slope.mean(dims, keepdim=True) if center else inner)
+    gs = rstd * (inner - slope.mean(dims, keepdim=True) if center else inner)
+    gs = gs if g_sum is None else g_sum + gs
     gw, gb = ((g * xhat).sum(lead), g.sum(lead)) if lead else (g * xhat, g)
     return gs, gw, gb if center else gb * 0
 
@@ -229,6 +238,7 @@ def residual_norm_backward_samples(make):
     yield make(3, 7), make(3, 7), make(3, 7), make(3), make(3), make(7)
     yield make(2, 3, 5), make(2, 3, 5), make(2, 3, 5), make(2), make(2), make(3, 5), False
     yield make(37, 9), make(37, 9), make(37, 9), make(37), make(37)
+    yield make(3, 7), None, make(3, 7), make(3), make(3), make(7)
 
 
 @residual_norm_dropped_backward.samples
@@ -238,6 +248,7 @@ def residual_norm_dropped_backward_samples(make):
     yield make(37, 9), make(37, 9), make(37, 9), make(37), make(37), None, True, 0.1, 3, 3
     yield make(37, 9), make(37, 9), make(37, 9), make(37), make(37), make(9), True, 0.1, 3, 3, None, True
     yield make(5, 7), make(5, 7), make(5, 7), make(5), make(5), None, False, 0.0, 0, 0, None, True
+    yield make(5, 8), None, make(5, 8), make(5), make(5), make(8), True, 0.3, 7, 5, None, True
 
 
 @residual_norm.errors

@@ -214,7 +214,8 @@ def residuals(call, n):
     for d in sorted({d for k in range(2) for d in call.cut(k)}):
         if d < lead:
             if back:
-                yield call.given(g=S(d), g_sum=S(d), total=S(d), mean=S(d), rstd=S(d)), [S(d), P, P]
+                beside = {"g_sum": S(d)} if "g_sum" in call.where else {}
+                yield call.given(g=S(d), **beside, total=S(d), mean=S(d), rstd=S(d)), [S(d), P, P]
             else:
                 yield call.given(input=S(d), residual=S(d)), [S(d)] * 4
 
