@@ -268,3 +268,24 @@ def all_operators(rank, size):
 
 def test_operators(tmp_path):
     assert world(all_operators, 2, tmp_path)[0] > 80
+
+
+def stream_that_nobody_reads(rank, size):
+    """The last residual norm: no gradient comes for the sum of its inputs."""
+    from tritorch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh, op, found = dist.init_device_mesh("cpu", (size,)), registry["residual_norm"], []
+
+    def spread(x):
+        made = distribute_tensor(x.detach(), mesh, [Shard(0) if x.ndim > 1 else Replicate()], src_data_rank=None)
+        return made.requires_grad_(x.requires_grad)
+
+    args = next(samples_of(op, torch.float64))
+    for mine in (args, each_tensor(spread, args)):
+        loss = op(*mine)[0].square().sum()
+        found.append(torch.autograd.grad(loss, [x for x in tensors_in(mine) if x.requires_grad]))
+    return [close(a, b.full_tensor()) for a, b in zip(*found)]
+
+
+def test_stream_that_nobody_reads(tmp_path):
+    assert world(stream_that_nobody_reads, 2, tmp_path)[0] == [True] * 4
