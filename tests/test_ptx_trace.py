@@ -120,7 +120,7 @@ def with_table(y_ptr, x_ptr, table_ptr, PARTS: tl.constexpr, BLOCK: tl.constexpr
 
 @pytest.mark.parametrize("parts, times", [(64, 2), (1 << 13, 3)])
 def test_a_small_table_comes_from_the_second_cache(gpu, parts, times):
-    """Programs far apart read the same of a table: a small one stays there, one of which each part is read twice and that is large does not."""
+    """Programs far apart read the same of a table: a small one stays there, a large one does not, though each part of it is read twice."""
     n = 1 << 24
     with trace.skipping(gpu):
         x, y, table = (torch.empty(size, device="cuda") for size in (n, n, parts * 1024))
