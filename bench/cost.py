@@ -40,10 +40,6 @@ _TABLE = [(re.compile(pattern), *cost) for pattern, *cost in [
 ]]
 
 
-_ISSUED = 0.88                                                   # instructions a cycle that a scheduler gets to: by normal numbers and
-                                                                 # pooling in 16 bits on an H200; unknown beside products
-
-
 def operations(program, cubin):
     """The cost of every instruction, so that all of them together keep every pipe as busy as what ptxas made of them."""
     ops = [_op(ins) for ins in program.code]
@@ -52,7 +48,6 @@ def operations(program, cubin):
     for op in ops:
         counted[op.pipe] += op.busy
     slots = total / sum(op.kind != "free" for op in ops)
-    slots /= 1.0 if any(op.kind == "product" for op in ops) else _ISSUED
     for op in ops:
         op.slots = 1.0 if op.kind == "product" else slots
         if op.pipe in ("alu", "fma", "mufu", "double") and cycles[op.pipe]:
