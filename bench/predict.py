@@ -26,6 +26,8 @@ from tritorch.testing.ptx import device, trace
 FAMILIES, ARITHMETIC = ("memory", "rows", "index", "optim", "matmul", "attention", "gpt2"), ("matmul", "attention", "conv")
 DENSE = 989.0                                                    # TFLOP/s of 16-bit matrices that NVIDIA names, at a clock of 1.83 GHz
 GAP = 1.0                                                        # µs between two launches of a graph
+START = 4.0                                                      # µs of a call beside its work, by 66 rows of an H200: to begin, and to end
+_TABLE = 10e6                                                    # bytes of a tensor that is in the second cache while many read it
 _LONGEST = 400_000                                               # instructions of warps that one timetable takes in
 STEPS = 40_000                                                  # instructions of the PTX machine until a long loop is known
 _SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "matmul_groups_gluon_kernel": 6,
@@ -61,9 +63,9 @@ class Prediction:
         return f"{most}, waits for {max(self.waits, key=self.waits.get)}"
 
 
-def predict(traced, occupancy, operations=0, busy=1.0):
+def predict(traced, occupancy, operations=0, busy=1.0, memory=None):
     """The timetable of a launch. Where its trace is not whole: `operations` on the matrix units all of it has, `busy` is the share of the
-    multiprocessors that have a tile, over all waves of them."""
+    multiprocessors that have a tile, over all waves of them. The `memory` of the device tells what a tensor is."""
     program, total = traced.kernel.program, int(np.prod(traced.launch.grid))
     ops = cost.operations(program, traced.kernel.cubin)
     ranks = cost.order(program, ops)
@@ -75,12 +77,13 @@ def predict(traced, occupancy, operations=0, busy=1.0):
     common = warps.private(blocks)
     active = min(total, sm.MULTIPROCESSORS)
     programs = total / len(blocks)
+    near = traced.near if memory is None else [n | more for n, more in zip(traced.near, tables(blocks, programs, memory))]
     done = sum(op.operations for block in blocks for warp in block for op, _ in warp) * programs
     if not traced.whole and not done:
         raise TooLong(f"{program.name} does more than is traced, and nothing tells how much more")
     reads = programs if traced.whole else programs * operations / done
     one = sm.Multiprocessor(resident, traced.launch.shared, active, sharers(traced, active, reads))
-    ends = one.run(lambda i: _turn(blocks[i % len(blocks)], i // len(blocks), common, traced.near[i % len(blocks)]), count)
+    ends = one.run(lambda i: _turn(blocks[i % len(blocks)], i // len(blocks), common, near[i % len(blocks)]), count)
     last = max(ends[-1], one.dram_free)
     cycles, scale = last, total / count
     if not traced.whole:
@@ -94,6 +97,20 @@ def predict(traced, occupancy, operations=0, busy=1.0):
     if traced.whole:
         cycles = max(cycles, max(uses.values()) * last * each / count)
     return Prediction(program.name, cycles / sm.CLOCK * 1e6, uses, one.dram_bytes * scale, resident, one.waited, one.operations * scale)
+
+
+def tables(blocks, programs, memory):
+    """Of each CTA of the sample the sectors of small tensors of which all `programs` such samples read every byte twice and more."""
+    starts, ends = np.array(memory.starts), np.array(memory.ends)
+    loaded, owners = [], []
+    for block in blocks:
+        found = [touched for warp in block for op, touched in warp if op.kind == "load" and isinstance(touched, np.ndarray)]
+        loaded.append(np.unique(np.concatenate([np.zeros(0, np.int64), *found])))
+        owners.append(np.searchsorted(starts, loaded[-1] * 32, "right") - 1)
+    sizes = ends - starts
+    reads = np.bincount(np.concatenate(owners), minlength=len(starts)) * 32 * programs
+    often = (sizes <= _TABLE) & (reads >= 2 * sizes)
+    return [set(sectors[often[owner]].tolist()) for sectors, owner in zip(loaded, owners)]
 
 
 def pace(ends, resident):
@@ -166,7 +183,7 @@ def launches(fake, thunk, operations=0, account=None):
         if account:
             launch = account.launches[first + i]
             some, busy = launch.flops if launch.listed else some, launch.busy
-        predictions.append(predict(traced, resident(fake, traced), some, busy))
+        predictions.append(predict(traced, resident(fake, traced), some, busy, fake.memory))
     return predictions
 
 
@@ -177,8 +194,8 @@ def resident(fake, traced):
 
 
 def together(predictions):
-    """µs of launches one after the other."""
-    return sum(p.us for p in predictions) + GAP * (len(predictions) - 1)
+    """µs of a call that launches these one after the other."""
+    return START + sum(p.us for p in predictions) + GAP * (len(predictions) - 1)
 
 
 def candidates_first(fake, operations, account=None):

@@ -16,11 +16,11 @@ from tritorch.testing.ptx.trace import CACHED
 
 CLOCK = 1.755e9                                                  # Hz, under load; where products fill the units, power allows less
 MULTIPROCESSORS, SCHEDULERS = 132, 4
-COPY = 4.18e12                                                   # B/s, read + written: what a large copy reaches on the H200
+COPY = 4.25e12                                                   # B/s, read + written: what a large copy reaches on the H200
 DRAM = COPY / MULTIPROCESSORS / CLOCK                            # bytes a cycle that one multiprocessor gets when all of them ask
 L2 = 40.0                                                        # the same from the second cache
 SECOND_CACHE = 40e6                                              # bytes of its 50 MB that operands may fill and still be there
-LINE = 4                                                         # sectors that the first cache serves in a cycle: 128 bytes
+LINE = 4                                                         # sectors, 128 bytes: the first cache serves one line in a cycle
 FIRST_CACHE = 256 << 10                                          # bytes, shared memory among them
 LATENCY = {"first": 34, "second": 260, "dram": 620, "shared": 29, "barrier": 22, "start": 300, "mbarrier": 20, "product": 20,
            "copy": 400}                                          # copy: of a load by TMA beyond that of the memory it comes from
@@ -44,6 +44,11 @@ class Op:
     number: int = 0
     shared: float = 0.0
     operations: int = 0
+
+
+def lines(sectors):
+    """How many lines of the first cache a warp's sectors are of."""
+    return len({sector // LINE for sector in sectors})
 
 
 class TensorCore:
@@ -192,7 +197,7 @@ class Multiprocessor:
         for sector in sectors:
             if past or not self.first.has(sector):
                 done = max(done, self.fetch(sector, now))
-        return done, max(1, -(-len(sectors) // LINE))
+        return done, max(1, lines(sectors))
 
     def fetch(self, sector, now):
         self.second_free = max(self.second_free, now) + 32 / L2
@@ -214,7 +219,7 @@ class Multiprocessor:
                 self.written.add(sector)
                 self.dram_free = max(self.dram_free, now) + 32 / self.dram
                 self.dram_bytes += 32
-        return max(1, -(-len(sectors) // LINE), self.dram_free - now - _BACKLOG)
+        return max(1, lines(sectors), self.dram_free - now - _BACKLOG)
 
     # ------------------------------------------------------------------ what goes on by itself
     def multiply(self, op, touched, warp, now):

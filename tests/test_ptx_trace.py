@@ -111,6 +111,30 @@ def test_what_ctas_near_each_other_read_comes_from_memory_once(gpu, halo):
     assert found.nbytes / (4 * n) == pytest.approx(2 if halo <= trace.NEAR else 3, rel=0.02)
 
 
+@triton.jit
+def with_table(y_ptr, x_ptr, table_ptr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    there = tl.program_id(0) * BLOCK + i
+    tl.store(y_ptr + there, tl.load(x_ptr + there) + tl.load(table_ptr + tl.program_id(0) % PARTS * BLOCK + i))
+
+
+@pytest.mark.parametrize("parts, times", [(64, 2), (1 << 13, 3)])
+def test_a_small_table_comes_from_the_second_cache(gpu, parts, times):
+    """Programs far apart read the same of a table: a small one stays there, a large one does not, though each part of it is read twice."""
+    n = 1 << 24
+    with trace.skipping(gpu):
+        x, y, table = (torch.empty(size, device="cuda") for size in (n, n, parts * 1024))
+    launched = traced(gpu, with_table, (n // 1024,), y, x, table, PARTS=parts, BLOCK=1024, num_warps=4)
+    found = predict.predict(launched, predict.resident(gpu, launched), memory=gpu.memory)
+    assert found.nbytes / (4 * n) == pytest.approx(times, rel=0.02)
+
+
+@pytest.mark.parametrize("step, cycles", [(1, 1), (4, 4)])
+def test_the_first_cache_serves_a_line_in_a_cycle(step, cycles):
+    """However few sectors of it are wanted."""
+    assert sm.Multiprocessor(1, 0).load([step * k for k in range(4)], 0.0)[1] == cycles
+
+
 def test_copies_of_16_bytes_to_shared_memory_go_past_the_first_cache():
     one = sm.Multiprocessor(1, 0)
     one.load([7], 0.0, past=True)

@@ -6,6 +6,7 @@
 With RELU y is the rectified one, of the sum with a residual if there is one, and g counts where it is above 0.
 Program (i, p) has a block of channels and, of their columns, the tiles p, p + pieces, …; whatever the layout, nothing is moved to read it.
 So all programs together walk through memory from one end to the other, and a second pass goes back: where it begins is still in the cache.
+It may have a program for each tile, of which those that begin first have the last columns.
 What is summed over pieces goes through memory, as lines of (pieces, channels), and is put together in a fixed order.
 """
 
@@ -17,9 +18,9 @@ from triton_kernels.reduce import offsets
 
 
 @triton.jit
-def piece(WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(channels, lanes, first column, columns from tile to tile) of this program."""
-    start, lane = tl.program_id(1) * BLOCK_N, tl.arange(0, BLOCK_N)
+def piece(WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BACK: tl.constexpr = False):
+    """(channels, lanes, first column, columns from tile to tile) of this program; BACK: the last of the programs has the first columns."""
+    start, lane = (tl.num_programs(1) - 1 - tl.program_id(1) if BACK else tl.program_id(1)) * BLOCK_N, tl.arange(0, BLOCK_N)
     if WIDE:
         start, lane = start.to(tl.int64), lane.to(tl.int64)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -33,9 +34,25 @@ def ends(start, N, step):
 
 
 @triton.jit
-def at(m, n, shape_m, stride_m, shape_n, stride_n, K: tl.constexpr):
-    """Offsets of a tile of operand K."""
-    return offsets(m, shape_m, stride_m, K * len(shape_m))[:, None] + offsets(n, shape_n, stride_n, K * len(shape_n))[None, :]
+def reciprocal(lane, shape_n, QUICK: tl.constexpr):
+    """For QUICK columns 2³² over the length of a row of them, rounded up; one for each lane."""
+    if QUICK:
+        return (lane * 0).to(tl.uint32) + (0xFFFFFFFF // shape_n[1].to(tl.uint32) + 1)
+    else:
+        return lane                                                      # for nothing
+
+
+@triton.jit
+def at(m, n, many, shape_m, stride_m, shape_n, stride_n, K: tl.constexpr, QUICK: tl.constexpr):
+    """Offsets of a tile of operand K. QUICK, else 0: columns are two dims, and their number times a row's length is below 2³², so that the
+    high half of a product is their quotient: two instructions for a division's twenty. Steps, and rows, are multiples of it."""
+    if QUICK:
+        row = tl.umulhi(n.to(tl.uint32), many).to(tl.int32)
+        columns = row * stride_n[2 * K] + (n - row * shape_n[1]) * stride_n[2 * K + 1]
+        columns = tl.max_contiguous(tl.multiple_of(columns, QUICK), QUICK)
+    else:
+        columns = offsets(n, shape_n, stride_n, K * len(shape_n))
+    return offsets(m, shape_m, stride_m, K * len(shape_m))[:, None] + columns[None, :]
 
 
 @triton.jit
@@ -72,23 +89,25 @@ def columns_of(p, pieces, N, BLOCK_N: tl.constexpr):
 @triton.jit
 def moments_kernel(
     mean_ptr, square_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
-    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
+    ACC: tl.constexpr, WIDE: tl.constexpr, QUICK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    EVEN: tl.constexpr,
 ):
     """Mean and sum of squares around it of every piece, (pieces, M) each. EVEN: pieces are whole tiles.
 
     Squares are summed relative to the mean of the piece's first tile, which is so near that their difference keeps its digits.
     """
     m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
+    many = reciprocal(lane, shape_n, QUICK)
     inside = (m < M)[:, None]
     n = start + lane
-    first = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=inside & (n < N)[None, :], other=0).to(ACC)
+    first = tl.load(x_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 0, QUICK), mask=inside & (n < N)[None, :], other=0).to(ACC)
     near = tl.sum(first, 1) / tl.minimum(N - start, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(start, N, step, num_stages=STAGES):
         n = j + lane
         valid = inside if EVEN else inside & (n < N)[None, :]
-        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC) - near[:, None]
+        x = tl.load(x_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 0, QUICK), mask=valid, other=0).to(ACC) - near[:, None]
         if not EVEN:
             x = tl.where((n < N)[None, :], x, 0)             # channels past the last are not stored
         total += x
@@ -122,46 +141,51 @@ def merge_moments_kernel(
 @triton.jit
 def apply_kernel(
     out_ptr, x_ptr, residual_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
-    RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, QUICK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """y = (x - mean) / sqrt(var + eps) · w + b, every channel with its own; mean, var, w and b are contiguous. A residual is added to what
     would have been stored."""
-    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
+    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N, True)
+    many = reciprocal(lane, shape_n, QUICK)
     mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     both = ends(start, N, step)
     for j in tl.range(start, N, step, num_stages=STAGES):
         n = both - j + lane
         valid = (m < M)[:, None] & (n < N)[None, :]
-        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0, eviction_policy="evict_first").to(ACC)
+        from_x = x_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 1, QUICK)
+        x = tl.load(from_x, mask=valid, other=0, eviction_policy="evict_first").to(ACC)
         y = normalized(x, mean, scale, shift, out_ptr.dtype.element_ty)
         if residual_ptr is not None:
-            y += tl.load(residual_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
+            y += tl.load(residual_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 2, QUICK), mask=valid, other=0).to(ACC)
         if RELU:
             y = relu(y)
-        tl.store(out_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), y, mask=valid, eviction_policy="evict_first")
+        tl.store(out_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 0, QUICK), y, mask=valid, eviction_policy="evict_first")
 
 
 @triton.jit
 def sums_kernel(
     gw_ptr, gb_ptr, gr_ptr, g_ptr, x_ptr, y_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
-    RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, QUICK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Σ g·x̂ and Σ g of every piece, (pieces, M) each. With a y, g counts where that is above 0 and is stored as gr."""
     m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
+    many = reciprocal(lane, shape_n, QUICK)
     mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     gw = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     gb = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(start, N, step, num_stages=STAGES):
         n = j + lane
         valid = (m < M)[:, None] & (n < N)[None, :]
-        g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC)
-        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+        g = tl.load(g_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 0, QUICK), mask=valid, other=0).to(ACC)
+        x = tl.load(x_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 1, QUICK), mask=valid, other=0).to(ACC)
         if RELU:
             g = relu_backward(g, normalized(x, mean, scale, shift, x_ptr.dtype.element_ty))
         if y_ptr is not None:
-            y = tl.load(y_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
+            y = tl.load(y_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 2, QUICK), mask=valid, other=0).to(ACC)
             g = relu_backward(g, y)
-            tl.store(gr_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 3), g, mask=valid)
+            tl.store(gr_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 3, QUICK), g, mask=valid)
         gw += g * (x - mean)
         gb += g
     place = tl.program_id(1).to(tl.int64) * M + m
@@ -172,11 +196,12 @@ def sums_kernel(
 @triton.jit
 def slope_kernel(
     gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
-    TRAINING: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
+    TRAINING: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, QUICK: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
     """gx from g, x, the statistics and the sums gw and gb of every channel; the last six are contiguous."""
-    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
+    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N, True)
+    many = reciprocal(lane, shape_n, QUICK)
     mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     if TRAINING:
         level, slope = vector(gb_ptr, m, M, ACC) / N, vector(gw_ptr, m, M, ACC) / N * rstd
@@ -184,15 +209,16 @@ def slope_kernel(
     for j in tl.range(start, N, step, num_stages=STAGES):
         n = both - j + lane
         valid = (m < M)[:, None] & (n < N)[None, :]
-        g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0, eviction_policy="evict_first").to(ACC)
+        from_g = g_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 1, QUICK)
+        g = tl.load(from_g, mask=valid, other=0, eviction_policy="evict_first").to(ACC)
         if TRAINING or RELU:
-            x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0, eviction_policy="evict_first")
-            x = x.to(ACC)
+            from_x = x_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 2, QUICK)
+            x = tl.load(from_x, mask=valid, other=0, eviction_policy="evict_first").to(ACC)
         if RELU:
             g = relu_backward(g, normalized(x, mean, scale, shift, x_ptr.dtype.element_ty))
         if TRAINING:
             g = g - level - (x - mean) * slope
-        tl.store(gx_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), g * scale, mask=valid,
+        tl.store(gx_ptr + at(m, n, many, shape_m, stride_m, shape_n, stride_n, 0, QUICK), g * scale, mask=valid,
                  eviction_policy="evict_first")
 
 

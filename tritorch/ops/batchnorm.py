@@ -15,8 +15,9 @@ from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.activation import relu_backward
 from tritorch.ops.arrays import either, single
+from tritorch.ops.batchnorm_tiles import channel_tiles
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.rows import half, remember, rows, sum_lines
+from tritorch.ops.rows import half, rows, sum_lines
 from tritorch.ops.running_statistics import running_statistics
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
@@ -44,38 +45,21 @@ def broad(p, ndim):
     return None if p is None else p.reshape(-1, *[1] * (ndim - 2))
 
 
-ALONG = ((2048, 4, 3, 8), (4096, 8, 1, 5), (2048, 4, 1, 9), (4096, 8, 3, 4), (8192, 16, 1, 2), (2048, 4, 4, 8))
-"""Ways to walk along channels that lie in one piece, or a few: columns at a time, warps, stages, programs a multiprocessor. The
-last has more than the first on its way to one: 96 KiB of a bfloat16 operand, not 64."""
-ACROSS = (128, 16, 4, 3, 7), (64, 32, 4, 1, 7), (256, 16, 8, 1, 3), (64, 64, 8, 3, 3), (256, 32, 8, 1, 2), (256, 16, 8, 4, 3)
-"""Ways where channels are next to each other in memory: channels and columns at a time, … Of the first four the four kernels together took
-624, 632, 656 and 636 µs on an H100 (bfloat16, 256 channels, 401408 columns): reading alone is quicker by 4 µs in narrow tiles, writing by
-8 in wide ones. What a program of the last reads at a time is one piece of memory, and 72 KiB are on their way."""
-
-
-@remember
-def channel_tiles(M, N, across, simulated):
-    """Candidates for the kernels of batch norm."""
-    height, width = next_power_of_2(M), next_power_of_2(N)
-    if simulated:
-        return [{"BLOCK_M": min(half(M), 64), "BLOCK_N": min(half(cdiv(N, 2)), 1024), "STAGES": 1, "PER_SM": 1, "num_warps": 4}]
-    ways = [(min(m, height), min(n, width), *rest) for m, n, *rest in (ACROSS if across else [(1, *way) for way in ALONG])]
-    return [dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "PER_SM"), way)) for way in ways]
-
-
-def launch_channels(family, tensors, start):
+def launch_channels(family, tensors, start, sums=False):
     """Call `start(geometry, grid, constexprs)` with the best tile for tensors of one shape, outputs first; the constexprs are those of
     all kernels here."""
     x = tensors[0]
     geometry = rows(x.shape, others(x), *[t.strides for t in tensors])
-    M, shape_m, stride_m, N, shape_n, stride_n, across, wide, _ = geometry
-    tiles = channel_tiles(M, N, across, bool(tile(0, 1)))
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide, align = geometry
+    more = {"ACC": getattr(K.tl, x.dtype.compute.name), "WIDE": wide,
+            "QUICK": align if len(shape_n) == 2 and N * shape_n[1] < 1 << 32 and not wide else 0}
+    tiles = channel_tiles(M, N, across, bool(tile(0, 1)), sums)
 
     def run(t):
         blocks = cdiv(M, t["BLOCK_M"])
-        wanted = max(tile(t["PER_SM"] * sm_count(), 2 * blocks) // blocks, 1)
-        start((shape_m, stride_m, shape_n, stride_n, M, N), (blocks, min(wanted, 512, cdiv(N, t["BLOCK_N"]))), dict(
-            ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide, **{name: value for name, value in t.items() if name != "PER_SM"}))
+        wanted = min(max(tile(t["PER_SM"] * sm_count(), 2 * blocks) // blocks, 1), 512) if t["PER_SM"] else 0xFFFF
+        start((shape_m, stride_m, shape_n, stride_n, M, N), (blocks, min(wanted, cdiv(N, t["BLOCK_N"]))),
+              more | {name: value for name, value in t.items() if name != "PER_SM"})
 
     if M * N:
         run(tiles[0] if len(tiles) == 1 else choose(family, (x.dtype.name, across, M, N), tiles, K.apply_kernel, run))
@@ -171,7 +155,7 @@ def moments_channels(mean, var, x):
 
     targets = [t if t.is_contiguous() else empty(t.shape, t.dtype, t.device) for t in (mean, var)]
     if x.numel():
-        launch_channels("batch_norm_moments", (x,), start)
+        launch_channels("batch_norm_moments", (x,), start, sums=True)
     else:
         for t in targets:
             t.fill_(math.nan)
@@ -256,7 +240,7 @@ def gradients_channels(gx, gw, gb, g, x, mean, var, weight, bias, eps, training,
     eps, vectors = scalar(eps, x.dtype.compute), [contiguous(v) for v in (mean, var, weight, bias)]
     slope = g if masked is None else masked
     if x.numel():
-        launch_channels("batch_norm_sums", (g, x) if masked is None else (g, x, result, masked), sums)
+        launch_channels("batch_norm_sums", (g, x) if masked is None else (g, x, result, masked), sums, sums=True)
         launch_channels("batch_norm_slopes", (gx, slope, x), slopes)
     else:
         gw.zero_(), gb.zero_()

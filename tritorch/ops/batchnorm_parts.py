@@ -81,7 +81,7 @@ def batch_norm_sums_cuda(slope, shift, g, x, mean, var, eps):
 
     eps = scalar(eps, x.dtype.compute)
     if x.numel():
-        launch_channels("batch_norm_sums", (g, x), start)
+        launch_channels("batch_norm_sums", (g, x), start, sums=True)
     else:
         slope.zero_(), shift.zero_()
 
