@@ -35,7 +35,7 @@ from triton.compiler import ASTSource
 from triton.runtime import cache as triton_cache
 from triton.runtime import driver as triton_driver
 
-from tritorch.cuda import compiler_early, compiler_float8, driver
+from tritorch.cuda import compiler_cluster, compiler_early, compiler_float8, driver
 
 _FORMAT = 4                         # of the files on disk; raise it when Compiled changes
 _lock = threading.RLock()           # Triton's frontend keeps global state
@@ -67,6 +67,7 @@ class Specialisation:
             sorted((path, _token(value)) for path, value in self.constexprs.items()),
             sorted((path, repr(value)) for path, value in self.attrs.items()), sorted(_options(self).items()),
             *(compiler_float8.sources() if compiler_float8.appears(self) else ()),
+            *(compiler_cluster.TEXT if compiler_cluster.size_of(self) > 1 else ()),
             compiler_early.INSTRUCTIONS if compiler_early.waits_first(self, arch) else "",
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -84,7 +85,8 @@ class Compiled:
     """Machine code and what a launch must know about it.
 
     `num_warps` is the total, after warp specialisation; `parameters` are the sizes of the kernel's parameters in bytes,
-    `descriptors` Triton's notes on its TMA descriptors (none before sm_90). A kernel that `waits_first` may begin before the one in
+    `descriptors` Triton's notes on its TMA descriptors (none before sm_90). `cluster` programs along the grid's first axis start
+    together, of which each has its own shared memory, other than of `num_ctas`. A kernel that `waits_first` may begin before the one in
     front of it has ended, one of `pdl` is meant to.
     """
 
@@ -102,6 +104,7 @@ class Compiled:
     waits_first: bool
     descriptors: list
     parameters: list[int]
+    cluster: int = 1                # what was kept before there were clusters has none
 
     @property
     def ptx(self) -> str:
@@ -165,7 +168,7 @@ def stages(spec: Specialisation, arch: int) -> dict:
 
 def _compile_by_triton(spec, arch):
     target = GPUTarget("cuda", arch, 32)
-    with _lock, _triton_apart(target), compiler_float8.casts(spec, arch), compiler_early.early(spec, arch):
+    with _lock, _triton_apart(target), compiler_float8.casts(spec, arch), compiler_early.early(spec, arch), compiler_cluster.clustered(spec):
         try:
             source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
             return triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
@@ -180,7 +183,7 @@ def compile_here(spec: Specialisation, arch: int) -> Compiled:
     return Compiled(
         data.name, arch, kernel.asm["cubin"], zlib.compress(ptx.encode(), 1), data.shared, data.num_warps, data.num_ctas,
         data.global_scratch_size, data.global_scratch_align, data.launch_cooperative_grid, data.launch_pdl,
-        compiler_early.INSTRUCTIONS in ptx, list(data.tensordesc_meta or ()), _parameter_sizes(ptx),
+        compiler_early.INSTRUCTIONS in ptx, list(data.tensordesc_meta or ()), _parameter_sizes(ptx), compiler_cluster.size_of(spec),
     )
 
 
