@@ -5,9 +5,10 @@ at the same barrier of both. So a slot is empty when the consumers of both progr
 Where b and a are as wide, a pair reads a quarter less from the second cache than two programs alone.
 
 Triton 3.6 has no words for this. What is between `marked` and `unmarked` tritorch/cuda/compiler_cluster.py makes reach the whole cluster:
-a load goes to all programs, an arrival is counted by all. No program may be signalled before its barriers are there, so all meet at the start: each warp of each of them, which is why there are partitions that do nothing else (`stand_by`), where
-Triton would fill the last warp group with warps that no code reaches. None may end while it can be signalled: all loads come to somebody
-who waits for them, and the loading warp waits at the end until all slots are empty (`drain`).
+a load goes to all programs, an arrival is counted by all. No program may be signalled before its barriers are there, so all meet at the
+start: every warp of each of them, which is why there are warps that do nothing else (`idle`), where Triton would fill the last warp group
+with some that no code reaches. None may end while it can be signalled: all loads come to somebody who waits for them, and the loading warp
+waits at the end until all slots are empty (`drain`).
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -38,7 +39,7 @@ def meet(CLUSTER: gl.constexpr):
 
 
 @gluon.jit
-def stand_by(CLUSTER: gl.constexpr):
+def idle(CLUSTER: gl.constexpr):
     """All that warps do which have nothing to do."""
     meet(CLUSTER)
 

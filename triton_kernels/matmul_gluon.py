@@ -21,7 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from triton_kernels.matmul import activated, epilogue, load_c, tile_of
-from triton_kernels.matmul_cluster import arrive_at_all, drain, in_pairs, load_b, meet, stand_by, tell_barriers
+from triton_kernels.matmul_cluster import arrive_at_all, drain, idle, in_pairs, load_b, meet, tell_barriers
 from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
 from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
 from triton_kernels.quick import after_the_one_before, let_the_next_begin
@@ -321,14 +321,13 @@ def consumer(TURN: gl.constexpr, tiles):
 def start_cluster(COUNT: gl.constexpr, CLUSTER: gl.constexpr, tiles, loads):
     """`start` with somebody for every warp."""
     if COUNT == 1:
-        gl.warp_specialize([(consumer, (0, tiles)), (produce, loads), (stand_by, (CLUSTER, )), (stand_by, (CLUSTER, ))], [1, 1, 2],
-                           [24, 24, 24])
+        gl.warp_specialize([(consumer, (0, tiles)), (produce, loads), (idle, (CLUSTER, )), (idle, (CLUSTER, ))], [1, 1, 2], [24, 24, 24])
     elif COUNT == 2:
-        gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (produce, loads), (stand_by, (CLUSTER, )),
-                            (stand_by, (CLUSTER, ))], [4, 1, 1, 2], [232, 24, 24, 24])
+        gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (produce, loads), (idle, (CLUSTER, )), (idle, (CLUSTER, ))],
+                           [4, 1, 1, 2], [232, 24, 24, 24])
     else:
         gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (consumer, (2, tiles)), (produce, loads),
-                            (stand_by, (CLUSTER, )), (stand_by, (CLUSTER, ))], [4, 4, 1, 1, 2], [160, 160, 24, 24, 24])
+                            (idle, (CLUSTER, )), (idle, (CLUSTER, ))], [4, 4, 1, 1, 2], [160, 160, 24, 24, 24])
 
 
 @gluon.jit
@@ -356,7 +355,10 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     """Grid: PROGRAMS, or with PROGRAMS 0 what `place` says. num_warps is that of one consumer. Instead of a descriptor of a result there
     may be what `scatter` takes, where TMA cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of
     one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have
-    a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
+    a buffer, so none waits for one before it to leave. CLUSTER: of programs that share b (matmul_cluster.py), whose descriptor has a part
+    of BLOCK_N. Long, as it makes all that the warp groups share."""
+    if CLUSTER > 1:
+        gl.static_assert(PROGRAMS % CLUSTER == 0 and GROUP_M % CLUSTER == 0 and not (STREAM or ACROSS), "no tiles for whole clusters")
     WARPS: gl.constexpr = gl.num_warps()
     TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO

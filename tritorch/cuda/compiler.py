@@ -168,7 +168,8 @@ def stages(spec: Specialisation, arch: int) -> dict:
 
 def _compile_by_triton(spec, arch):
     target = GPUTarget("cuda", arch, 32)
-    with _lock, _triton_apart(target), compiler_float8.casts(spec, arch), compiler_early.early(spec, arch), compiler_cluster.clustered(spec):
+    changes = compiler_float8.casts(spec, arch), compiler_early.early(spec, arch), compiler_cluster.clustered(spec)
+    with _lock, _triton_apart(target), changes[0], changes[1], changes[2]:
         try:
             source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
             return triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))

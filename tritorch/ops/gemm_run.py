@@ -193,14 +193,12 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     all that is described."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
-    stream = options.get("STREAM", False)
-    cluster = options.get("CLUSTER", 1)                                  # programs that share b, neighbours in rows: of tiles as many
-    tiles = tiles if cluster == 1 else choice.tiles_of(cdiv(p.M, block_m * options["PARTS"] * cluster), p.N, p.batch[0], 1, block_n) * cluster
-    programs, steps = min(tiles, sm_count() // cluster * cluster), cdiv(p.k, block_k)
+    stream, cluster = options.get("STREAM", False), options.get("CLUSTER", 1)
+    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n, cluster)
+    programs, steps, columns = min(tiles, sm_count() // cluster * cluster), cdiv(p.k, block_k), cdiv(p.N, block_n)
     across = options.get("ACROSS", False)                                # ptxas would wait for every product of these
     alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1 and not across
-    grid = (cdiv(p.M, block_m * options["PARTS"] * cluster) * cluster, cdiv(p.N, block_n), p.batch[0]) if alone else (programs,)
+    grid = (tiles // (columns * p.batch[0]), columns, p.batch[0]) if alone else (programs,)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
         a = copied(a, box_a, p.a)

@@ -67,8 +67,10 @@ def end(machine):
             if place[0] == cta:
                 raise machine.fault(f"the CTA ends while a load by TMA is under way to its mbarrier at byte {place[1]}", lanes.start)
         for place, barrier in machine.state.get("mbarriers", {}).items():
+            if place[0] == cta and barrier.expected < 0:
+                raise machine.fault(f"bytes that nobody announced came to the mbarrier at byte {place[1]}", lanes.start)
             if place[0] == cta and any(number >= clusters.passed[lanes].max() for _, number in barrier.foreign):
-                raise machine.fault(f"the CTA ends and may not have learned of an arrival of another one at its mbarrier at byte {place[1]}",
+                raise machine.fault(f"the CTA ends and may not have learned of an arrival of another at its mbarrier at byte {place[1]}",
                                     lanes.start)
 
 
