@@ -23,7 +23,7 @@ _CALLS = re.compile(r"\b(?:mbarrier|cp\.async|fence|barrier\.cluster|bra|ret)\b[
 def size_of(spec):
     """How many programs of a kernel are a cluster."""
     names = [parameter.name for parameter in spec.kernel.params]
-    return next((value for path, value in spec.constexprs.items() if len(path) == 1 and names[path[0]] == "CLUSTER"), 1)
+    return spec.constexprs.get((names.index("CLUSTER"),), 1) if "CLUSTER" in names else 1
 
 
 def to_all(found, size):

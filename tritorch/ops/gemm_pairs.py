@@ -1,8 +1,8 @@
 """Which candidates of a product run as pairs of programs that share b (triton_kernels/matmul_cluster.py)."""
 from tritorch.ops.gemm_choice import tiles_of
 
-# BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS, PARTS. In a training step of GPT-2 on an H200, products of K = 768 wait for the second cache, from
-# which a pair reads a quarter less of 128 x 128, two fifths less of 64 x 256.
+# BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS, PARTS. Of two tiles of 128 x 128 a pair reads a quarter less from the second cache than two programs
+# do, of 64 x 256 two fifths less, of 128 x 256 a third, of 192 x 256 two sevenths.
 PAIRED = ((128, 128, 64, 2, 1), (64, 256, 64, 2, 1), (128, 256, 64, 1, 1), (64, 256, 64, 1, 3), (64, 256, 32, 1, 3))
 TILE = "BLOCK_M", "BLOCK_N", "BLOCK_K", "CONSUMERS", "PARTS"
 
