@@ -67,7 +67,7 @@ class Specialisation:
             sorted((path, _token(value)) for path, value in self.constexprs.items()),
             sorted((path, repr(value)) for path, value in self.attrs.items()), sorted(_options(self).items()),
             *(compiler_float8.sources() if compiler_float8.appears(self) else ()),
-            *(compiler_cluster.TEXT if compiler_cluster.size_of(self) > 1 else ()),
+            *((compiler_cluster.source(),) if compiler_cluster.size_of(self) > 1 else ()),
             compiler_early.INSTRUCTIONS if compiler_early.waits_first(self, arch) else "",
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -10,7 +10,9 @@ seen. So it is of the scope that it has without words, as in CUTLASS (ClusterBar
 ptxas makes MEMBAR.ALL.GPU, which would wait in every step of a product, of ".acquire.cluster" CCTL.IVALL, which empties the first cache.
 """
 import contextlib
+import functools
 import re
+from pathlib import Path
 
 from tritorch.cuda.compiler_early import changing
 
@@ -42,8 +44,12 @@ def at_all(found, size):
 
 RULES = ((LOAD, to_all), (ARRIVE, at_all))
 DIRECTIVES = ".explicitcluster\n.reqnctapercluster {}\n"
-TEXT = (BEGIN, END, DIRECTIVES, *(pattern for pattern, _ in RULES), to_all.__code__.co_consts, at_all.__code__.co_consts)
-"""What the machine code of such a kernel depends on besides its source."""
+
+
+@functools.cache
+def source():
+    """What the machine code of such a kernel depends on besides its own source."""
+    return Path(__file__).read_text()
 
 
 def reaching_all(ptx, size):
