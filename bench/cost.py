@@ -60,7 +60,7 @@ _ASYNCHRONOUS = [("wgmma.mma_async", "product"), ("wgmma.commit_group", "commit"
                  ("cp.async.bulk.tensor", "copy"), ("cp.async.bulk.commit_group", "commit copies"), ("cp.async.bulk.wait_group", "copies"),
                  ("cp.async.commit_group", "commit copies"), ("cp.async.wait_group", "copies"), ("mbarrier.init", "init"),
                  ("mbarrier.arrive.expect_tx", "expect"), ("mbarrier.arrive", "arrive"), ("mbarrier.try_wait", "await"),
-                 ("bar.sync", "barrier"), ("barrier", "barrier"), ("ret", "end"), ("exit", "end")]
+                 ("bar.sync", "barrier"), ("barrier.cluster", "free"), ("barrier", "barrier"), ("ret", "end"), ("exit", "end")]
 _MMA_SYNC = 0.63                                                 # of wgmma's rate, by Luo et al., "Benchmarking and Dissecting the Nvidia
                                                                  # Hopper GPU Architecture via Microbenchmarking" (2024)
 _WIDTHS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}

@@ -8,7 +8,7 @@ from gluon_threads import Descriptor, Pointer, run, tensor
 from tritorch.ops import gemm_choice as choice
 
 H200 = (132, 232448, 9)
-FILES = ["quick", "matmul", "matmul_stream", "matmul_leaving", "matmul_gluon"]
+FILES = ["quick", "matmul", "matmul_stream", "matmul_leaving", "matmul_cluster", "matmul_gluon"]
 LAYOUTS = list(itertools.product([False, True], repeat=2))
 # BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS, PARTS
 SMALL = [(16, 16, 8, 2, 1, 1, 1), (16, 32, 8, 2, 2, 1, 1), (8, 32, 8, 3, 4, 1, 1), (16, 16, 8, 4, 1, 2, 1), (16, 32, 8, 2, 2, 2, 1),

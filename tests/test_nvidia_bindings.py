@@ -108,8 +108,8 @@ from tritorch.cuda import driver
 from tritorch.cuda.nvidia_function import NvidiaFunction
 nvidia = driver.current()
 nvidia.set_device(0)
-compiled = types.SimpleNamespace(name="k", cubin=b"\\x7fELF", shared=0, num_warps=4, num_ctas=2, global_scratch_size=0, cooperative=True,
-                                 pdl=True, waits_first=False, descriptors=[], parameters=[8, 4, 8, 8])
+compiled = types.SimpleNamespace(name="k", cubin=b"\\x7fELF", shared=0, num_warps=4, num_ctas=2, cluster=1, global_scratch_size=0,
+                                 cooperative=True, pdl=True, waits_first=False, descriptors=[], parameters=[8, 4, 8, 8])
 NvidiaFunction(nvidia, nvidia.device_properties(0), compiled, {"x_ptr": "*fp32", "n": "i32"}).launch(3, 2, 1, 0, [0x1000, 5])
 """)
     (launch,) = [line for line in noted if line.startswith("launch_ex")]

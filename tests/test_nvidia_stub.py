@@ -56,8 +56,8 @@ def sizes(signature, descriptors=None, flags=1):
 def function(stub, signature, major=9, **fields):
     """A loaded function of that signature on a GPU of compute capability `major`.0."""
     fake, driver = stub
-    defaults = dict(name="k", cubin=b"cubin", shared=0, num_warps=4, num_ctas=1, global_scratch_size=0, cooperative=False, pdl=False,
-                    waits_first=False, descriptors=[])
+    defaults = dict(name="k", cubin=b"cubin", shared=0, num_warps=4, num_ctas=1, cluster=1, global_scratch_size=0, cooperative=False,
+                    pdl=False, waits_first=False, descriptors=[])
     driver.set_device(0)
     properties = protocol.DeviceProperties("Fake GPU", major, 0, 1, 1, 32, 232448, 1, 1, 1)
     module = sys.modules["tritorch.cuda.nvidia_function"]
@@ -115,7 +115,7 @@ def test_launch_attributes_reach_the_real_structure():
     real = pytest.importorskip("cuda.bindings.driver")
     module = importlib.import_module("tritorch.cuda.nvidia_function")
     assert module.cu is real
-    config = module._config(types.SimpleNamespace(cooperative=True, num_ctas=4, num_warps=8, shared=1024), early=True)
+    config = module._config(types.SimpleNamespace(cooperative=True, num_ctas=4, cluster=1, num_warps=8, shared=1024), early=True)
     assert config.numAttrs == 4 and config.blockDimX == 256 and config.sharedMemBytes == 1024
     by_name = {a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"): a.value for a in config.attrs}
     assert by_name["PROGRAMMATIC_STREAM_SERIALIZATION"].programmaticStreamSerializationAllowed == 1

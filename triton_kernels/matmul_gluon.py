@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from triton_kernels.matmul import activated, epilogue, load_c, tile_of
+from triton_kernels.matmul_cluster import arrive_at_all, drain, idle, in_pairs, load_b, meet, tell_barriers
 from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
 from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
 from triton_kernels.quick import after_the_one_before, let_the_next_begin
@@ -80,9 +81,11 @@ def previous(slot, STAGES: gl.constexpr):
 @gluon.jit
 def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-            STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
+            STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, CLUSTER: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
+    meet(CLUSTER)
     a_bufs, b_bufs, empty, ready, _, _ = ring
+    shape = in_pairs(shape, PARTS * BLOCK_M, CLUSTER)
     first, last, total, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
     for at in range(first, last, 1 if STREAM else max(PROGRAMS, 1)):
@@ -94,13 +97,13 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             k = (block_at(i, turn) if STREAM else i) * BLOCK_K
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
-            mbarrier.expect(full, PARTS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+            mbarrier.expect(full, PARTS * a_desc.block_type.nbytes + CLUSTER * b_desc.block_type.nbytes)
             for part in gl.static_range(PARTS):
                 a = a_bufs.index(slot * PARTS + part).reshape(a_desc.block_type.shape)
                 load(a_desc, [at_a, k, m + part * BLOCK_M] if TRANS_A else [at_a, m + part * BLOCK_M, k], full, a)
-            b = b_bufs.index(slot).reshape(b_desc.block_type.shape)
-            load(b_desc, [at_b, n, k] if TRANS_B else [at_b, k, n], full, b)
+            load_b(b_desc, at_b, n, k, full, b_bufs, slot, TRANS_B, CLUSTER)
             slot, phase = after(slot, phase, 1, STAGES)
+    drain(empty, slot, phase, STAGES, CLUSTER)
 
 
 @gluon.jit
@@ -113,7 +116,7 @@ def operands(ring, slot, phase, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, PA
 
 @gluon.jit
 def multiply_steps(ring, slot, phase, acc, sums, begin, end, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, STAGES: gl.constexpr,
-                   PARTS: gl.constexpr, TURN: gl.constexpr, SUMS: gl.constexpr):
+                   PARTS: gl.constexpr, TURN: gl.constexpr, SUMS: gl.constexpr, CLUSTER: gl.constexpr):
     """acc and the products of some steps of a tile, of which the last one is under way; with SUMS also sums and the columns of a's blocks,
     which are read while their product is under way."""
     for k in range(begin, end):
@@ -124,7 +127,7 @@ def multiply_steps(ring, slot, phase, acc, sums, begin, end, TRANS_A: gl.constex
             for part in gl.static_range(a.shape[1] // AT_ONCE):
                 sums += a.slice(part * AT_ONCE, AT_ONCE, 1).load(sums.type.layout).to(gl.float32)
         acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
-        mbarrier.arrive(ring[2].index(previous(slot, STAGES)), count=1, pred=k > 0)
+        arrive_at_all(ring[2].index(previous(slot, STAGES)), k > 0, CLUSTER)
         slot, phase = after(slot, phase, 1, STAGES)
     return acc, sums, slot, phase
 
@@ -132,7 +135,7 @@ def multiply_steps(ring, slot, phase, acc, sums, begin, end, TRANS_A: gl.constex
 @gluon.jit
 def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr,
                   BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
-                  WARPS: gl.constexpr, SUMS: gl.constexpr):
+                  WARPS: gl.constexpr, SUMS: gl.constexpr, CLUSTER: gl.constexpr):
     """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over its steps from summed[0] to
     summed[1]. One product is always under way: a slot is given back while the next one is being multiplied, which takes two STAGES at
     least. A thread adds up eight rows as they lie side by side, so that the eight that read at the same time find them in all banks."""
@@ -150,14 +153,16 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
     if CONSUMERS == 2:
         mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     if SUMS:
-        acc, sums, slot, phase = multiply_steps(ring, slot, phase, acc, sums, 0, summed[0], TRANS_A, TRANS_B, STAGES, PARTS, TURN, False)
+        acc, sums, slot, phase = multiply_steps(ring, slot, phase, acc, sums, 0, summed[0], TRANS_A, TRANS_B, STAGES, PARTS, TURN, False,
+                                                CLUSTER)
         acc, sums, slot, phase = multiply_steps(ring, slot, phase, acc, sums, summed[0], summed[1], TRANS_A, TRANS_B, STAGES, PARTS, TURN,
-                                                True)
-    acc, _, slot, phase = multiply_steps(ring, slot, phase, acc, sums, summed[1], steps, TRANS_A, TRANS_B, STAGES, PARTS, TURN, False)
+                                                True, CLUSTER)
+    acc, _, slot, phase = multiply_steps(ring, slot, phase, acc, sums, summed[1], steps, TRANS_A, TRANS_B, STAGES, PARTS, TURN, False,
+                                         CLUSTER)
     if CONSUMERS == 2:
         mbarrier.arrive(turns.index(1 - TURN), count=1)  # the last product is still under way
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
-    mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1)
+    arrive_at_all(empty.index(previous(slot, STAGES)), True, CLUSTER)
     return acc, gl.sum(sums, 1), slot, phase
 
 
@@ -229,10 +234,12 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
             beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
-            WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr):
+            WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr, CLUSTER: gl.constexpr):
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on, or with PARTS this one of every tile. STREAM is for
     one consumer. The first tile of a row of tiles has the sums. c_desc: the residual, if there is one, else c. Long, as all that a warp
     group does."""
+    meet(CLUSTER)
+    tiled = in_pairs(shape, PARTS * BLOCK_M, CLUSTER)
     SUMS: gl.constexpr = sums_ptr is not None
     ROWS: gl.constexpr = BLOCK_M // PIECES if ACROSS else BLOCK_M
     WIDTH: gl.constexpr = BLOCK_N if ACROSS else BLOCK_N // PIECES
@@ -243,15 +250,15 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     STEP: gl.constexpr = 1 if STREAM else CONSUMERS * max(PROGRAMS, 1)
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
     WAITS: gl.constexpr = CONSUMERS == 2 and BLOCK_N <= 128 and FORM == "row" and c_desc is None      # registers hold the row that is added
-    first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
+    first, last, total, steps = tiles_of(tiled, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count, came = 0, ring[5]
     if c_desc is not None:
         for i in gl.static_range(BUFFERS - 1):
-            fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS, BUFFERS, PARTS, TURN)
+            fetch(c_desc, first, last, i, tiled, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS, BUFFERS, PARTS, TURN)
     for turn in range(first, last, STEP):
         tile, begin, end, part, blocks = blocks_of(turn, total, steps, PROGRAMS, STREAM)
-        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS)
+        batch, m, n = place(tile, tiled, PARTS * BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS)
         m += TURN % PARTS * BLOCK_M
         summed = summing(n, begin, end, blocks, shape, BLOCK_N, BLOCK_K, STREAM) if SUMS else (0, 0)
         waiting = ()
@@ -263,7 +270,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
             acc, slot, phase = multiply_across(ring, slot, phase, end - begin, BLOCK_M, BLOCK_N, STAGES, WARPS)
         else:
             acc, sums, slot, phase = multiply_tile(ring, slot, phase, end - begin, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
-                                                   STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
+                                                   STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS, CLUSTER)
         let_the_next_begin(PROGRAMS == 0)
         if SUMS:
             store_sums(sums_ptr, sums, part * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n * 0 if STREAM else n,
@@ -298,7 +305,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
                 send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
             if c_desc is not None:
                 tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
-                fetch(c_desc, turn + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
+                fetch(c_desc, turn + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, tiled, out_bufs, came, BLOCK_M,
                       BLOCK_N, GROUP_M, PROGRAMS, BUFFERS, PARTS, TURN)
         count += 1
     tma.store_wait(pendings=0)
@@ -310,10 +317,25 @@ def consumer(TURN: gl.constexpr, tiles):
 
 
 @gluon.jit
-def start(COUNT: gl.constexpr, REGISTERS: gl.constexpr, tiles, loads):
+def start_cluster(COUNT: gl.constexpr, CLUSTER: gl.constexpr, tiles, loads):
+    """`start` with somebody for every warp."""
+    if COUNT == 1:
+        gl.warp_specialize([(consumer, (0, tiles)), (produce, loads), (idle, (CLUSTER, )), (idle, (CLUSTER, ))], [1, 1, 2], [24, 24, 24])
+    elif COUNT == 2:
+        gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (produce, loads), (idle, (CLUSTER, )), (idle, (CLUSTER, ))],
+                           [4, 1, 1, 2], [232, 24, 24, 24])
+    else:
+        gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (consumer, (2, tiles)), (produce, loads),
+                            (idle, (CLUSTER, )), (idle, (CLUSTER, ))], [4, 4, 1, 1, 2], [160, 160, 24, 24, 24])
+
+
+@gluon.jit
+def start(COUNT: gl.constexpr, REGISTERS: gl.constexpr, CLUSTER: gl.constexpr, tiles, loads):
     """COUNT consumers and the loading warp; the numbers are of warps and of registers of each thread, but for the first consumer's. A
     function because of its arguments: tuples of tensors and what is compiled in, of which one with a name would make tensors."""
-    if COUNT == 1:
+    if CLUSTER > 1:
+        start_cluster(COUNT, CLUSTER, tiles, loads)
+    elif COUNT == 1:
         gl.warp_specialize([(consumer, (0, tiles)), (produce, loads)], [1], [REGISTERS])
     elif COUNT == 2:
         gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (produce, loads)], [4, 1], [232, 24])
@@ -328,11 +350,14 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
-                        WHOLE: gl.constexpr = False, launch_pdl: gl.constexpr = False):
+                        WHOLE: gl.constexpr = False, CLUSTER: gl.constexpr = 1, launch_pdl: gl.constexpr = False):
     """Grid: PROGRAMS, or with PROGRAMS 0 what `place` says. num_warps is that of one consumer. Instead of a descriptor of a result there
     may be what `scatter` takes, where TMA cannot store it. sums_ptr takes the sums of a's rows, which the consumer adds up while products
     are under way; of one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all
-    pieces of a tile have a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
+    pieces of a tile have a buffer, so none waits for one before it to leave. CLUSTER: of programs that share b (matmul_cluster.py), whose
+    descriptor has a part of BLOCK_N. Long, as it makes all that the warp groups share."""
+    if CLUSTER > 1:
+        gl.static_assert(PROGRAMS % CLUSTER == 0 and GROUP_M % CLUSTER == 0 and not (STREAM or ACROSS), "no tiles for whole clusters")
     WARPS: gl.constexpr = gl.num_warps()
     TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO
@@ -351,7 +376,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     for i in gl.static_range(2):
         mbarrier.init(turns.index(i), count=1)
     for i in gl.static_range(STAGES):
-        mbarrier.init(empty.index(i), count=PARTS)
+        mbarrier.init(empty.index(i), count=CLUSTER * PARTS)
         mbarrier.init(ready.index(i), count=1)
     came = turns
     if c_desc is not None:
@@ -359,11 +384,12 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
         for i in gl.static_range(CONSUMERS * PARTS * BUFFERS):
             mbarrier.init(came.index(i), count=1)
     fence_async_shared()
+    tell_barriers(CLUSTER)
     after_the_one_before(launch_pdl)
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, came), (BATCH, M, N, K)
-    start(CONSUMERS * PARTS, 40 if STREAM else 24,
+    start(CONSUMERS * PARTS, 40 if STREAM else 24, CLUSTER,
           (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
            TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS, PARTS,
-           WARPS, STREAM, ACROSS),
+           WARPS, STREAM, ACROSS, CLUSTER),
           (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PARTS,
-           STREAM))
+           STREAM, CLUSTER))

@@ -33,7 +33,7 @@ from triton.compiler import ASTSource
 from triton.runtime import cache as triton_cache
 from triton.runtime import driver as triton_driver
 
-from tritorch.cuda import compiler_early, compiler_float8, driver
+from tritorch.cuda import compiler_cluster, compiler_early, compiler_float8, driver
 from tritorch.cuda.cache import cache_folder, write_atomically
 from tritorch.cuda.compiler_keys import key_of, parsing
 
@@ -66,6 +66,7 @@ class Specialisation:
             sorted((path, _token(value)) for path, value in self.constexprs.items()),
             sorted((path, repr(value)) for path, value in self.attrs.items()), sorted(_options(self).items()),
             *(compiler_float8.sources() if compiler_float8.appears(self) else ()),
+            *((compiler_cluster.source(),) if compiler_cluster.size_of(self) > 1 else ()),
             compiler_early.INSTRUCTIONS if compiler_early.waits_first(self, arch) else "",
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -83,7 +84,8 @@ class Compiled:
     """Machine code and what a launch must know about it.
 
     `num_warps` is the total, after warp specialisation; `parameters` are the sizes of the kernel's parameters in bytes,
-    `descriptors` Triton's notes on its TMA descriptors (none before sm_90). A kernel that `waits_first` may begin before the one in
+    `descriptors` Triton's notes on its TMA descriptors (none before sm_90). `cluster` programs along the grid's first axis start
+    together, of which each has its own shared memory, other than of `num_ctas`. A kernel that `waits_first` may begin before the one in
     front of it has ended, one of `pdl` is meant to.
     """
 
@@ -101,6 +103,7 @@ class Compiled:
     waits_first: bool
     descriptors: list
     parameters: list[int]
+    cluster: int = 1                # what was kept before there were clusters has none
 
     @property
     def ptx(self) -> str:
@@ -164,7 +167,8 @@ def stages(spec: Specialisation, arch: int) -> dict:
 
 def _compile_by_triton(spec, arch):
     target = GPUTarget("cuda", arch, 32)
-    with parsing, _triton_apart(target), compiler_float8.casts(spec, arch), compiler_early.early(spec, arch):
+    changes = compiler_float8.casts(spec, arch), compiler_early.early(spec, arch), compiler_cluster.clustered(spec)
+    with parsing, _triton_apart(target), changes[0], changes[1], changes[2]:
         try:
             source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
             return triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
@@ -179,7 +183,7 @@ def compile_here(spec: Specialisation, arch: int) -> Compiled:
     return Compiled(
         data.name, arch, kernel.asm["cubin"], zlib.compress(ptx.encode(), 1), data.shared, data.num_warps, data.num_ctas,
         data.global_scratch_size, data.global_scratch_align, data.launch_cooperative_grid, data.launch_pdl,
-        compiler_early.INSTRUCTIONS in ptx, list(data.tensordesc_meta or ()), _parameter_sizes(ptx),
+        compiler_early.INSTRUCTIONS in ptx, list(data.tensordesc_meta or ()), _parameter_sizes(ptx), compiler_cluster.size_of(spec),
     )
 
 

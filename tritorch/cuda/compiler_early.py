@@ -41,14 +41,16 @@ def waiting_first(ptx):
 
 
 @contextlib.contextmanager
-def early(spec, arch):
-    """Compile a kernel with them inside; Triton as it was after it."""
-    if not waits_first(spec, arch):
-        yield
-        return
+def changing(change):
+    """Compile with this change of Triton's PTX; Triton as it was after it."""
     make = CUDABackend.make_ptx
-    CUDABackend.make_ptx = lambda *args: waiting_first(make(*args))
+    CUDABackend.make_ptx = lambda *args: change(make(*args))
     try:
         yield
     finally:
         CUDABackend.make_ptx = make
+
+
+def early(spec, arch):
+    """Compile a kernel with them inside."""
+    return changing(waiting_first) if waits_first(spec, arch) else contextlib.nullcontext()

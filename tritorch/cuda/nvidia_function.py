@@ -183,7 +183,8 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout, always: boo
     device, here, buffers, streams = driver.here.device, driver.here, Buffers(layout, driver), _streams
     pack, start, threads, shared = layout.arguments.pack_into, cu.cuLaunchKernel, 32 * compiled.num_warps, compiled.shared
     expand, several = layout.expand, driver.device_count() > 1           # of one device, a thread that has buffers has the context
-    captured, start_early = captures if in_graphs else (), _early(handle, compiled)
+    captured, start_early = captures if in_graphs else (), _configured(handle, compiled, True)
+    clusters = None if compiled.cluster == 1 or always else _configured(handle, compiled, False)
 
     def launch(gx, gy, gz, stream, values):
         if waiting and _later(launch, gx, gy, gz, stream, values):
@@ -200,6 +201,8 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout, always: boo
             pack(view, 0, *layout.saturate(values))
         if always or captured and is_capturing(device, stream):
             return start_early(gx, gy, gz, stream, addresses)
+        if clusters is not None:
+            return clusters(gx, gy, gz, stream, addresses)
         result = start(handle, gx, gy, gz, threads, 1, 1, shared, streams[stream], addresses, 0)
         if result[0]:
             raise failure("cuLaunchKernel", result[0])
@@ -207,9 +210,9 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout, always: boo
     return launch
 
 
-def _early(handle: Any, compiled: Any) -> Callable:
-    """How a kernel is started that may begin before the one in front of it has ended (PDL): a grid and a stream have one configuration,
-    which is not changed, so that all threads may share it."""
+def _configured(handle: Any, compiled: Any, early: bool) -> Callable:
+    """How a kernel is started in clusters, or that may begin before the one in front of it has ended (`early`: PDL): a grid and a stream
+    have one configuration, which is not changed, so that all threads may share it."""
     configs: dict[tuple, Any] = {}
 
     def start(gx, gy, gz, stream, addresses):
@@ -217,7 +220,7 @@ def _early(handle: Any, compiled: Any) -> Callable:
         if config is None:
             if len(configs) >= _MOST_CONFIGS:
                 configs.clear()
-            config = _config(compiled, early=True)
+            config = _config(compiled, early)
             config.gridDimX, config.gridDimY, config.gridDimZ, config.hStream = gx, gy, gz, _streams[stream]
             configs[gx, gy, gz, stream] = config
         call("cuLaunchKernelEx", config, handle, addresses, 0)
@@ -259,6 +262,9 @@ def _config(compiled: Any, early: bool) -> Any:
         attribute("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
     if compiled.cooperative:
         attribute("COOPERATIVE").cooperative = 1
+    if compiled.cluster > 1:
+        cluster = attribute("CLUSTER_DIMENSION").clusterDim
+        cluster.x, cluster.y, cluster.z = compiled.cluster, 1, 1
     if compiled.num_ctas > 1:
         cluster = attribute("CLUSTER_DIMENSION").clusterDim
         cluster.x, cluster.y, cluster.z = compiled.num_ctas, 1, 1

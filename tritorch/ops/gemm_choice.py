@@ -113,8 +113,8 @@ BEHIND = 0.18                       # cycles for each element of a tile, with an
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
-def tiles_of(M, N, batch, block_m, block_n):
-    return cdiv(M, block_m) * cdiv(N, block_n) * batch
+def tiles_of(M, N, batch, block_m, block_n, cluster=1):
+    return cdiv(M, block_m * cluster) * cluster * cdiv(N, block_n) * batch
 
 
 def size_class(M, N, batch):

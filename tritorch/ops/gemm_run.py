@@ -193,12 +193,12 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     all that is described."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
-    stream = options.get("STREAM", False)
-    programs, steps = min(tiles, sm_count()), cdiv(p.k, block_k)
+    stream, cluster = options.get("STREAM", False), options.get("CLUSTER", 1)
+    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n, cluster)
+    programs, steps, columns = min(tiles, sm_count() // cluster * cluster), cdiv(p.k, block_k), cdiv(p.N, block_n)
     across = options.get("ACROSS", False)                                # ptxas would wait for every product of these
     alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1 and not across
-    grid = (cdiv(p.M, block_m * options["PARTS"]), cdiv(p.N, block_n), p.batch[0]) if alone else (programs,)
+    grid = (tiles // (columns * p.batch[0]), columns, p.batch[0]) if alone else (programs,)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
         a = copied(a, box_a, p.a)
@@ -206,7 +206,7 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         b = copied(b, box_b, p.b)
     in_tf32 = p.precision == "tf32"
     a = TensorDescriptor(a, *box(box_a, block_m, block_k), round_f32_to_tf32=in_tf32)
-    b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
+    b = TensorDescriptor(b, *box(box_b, block_k, block_n // cluster), round_f32_to_tf32=in_tf32)
     strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
     settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=0 if alone else programs, GROUP_M=GROUP_M,

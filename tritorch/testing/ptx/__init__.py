@@ -12,6 +12,7 @@
     machine.py     lanes, divergence, barriers: which instruction is next, and for whom
     memory.py      global memory: one arena whose live ranges are known; a batch's shared and local memory is the machine's
     races.py       what CTAs tell each other through global memory has to be in order
+    clusters.py    what CTAs of a cluster do to each other's shared memory, and their barrier (sm_90)
     floats.py      IEEE arithmetic that numpy lacks: fused multiply-add, directed rounding, bfloat16, flushing to zero
     bindings.py    a stand-in for cuda.bindings.driver over all this, with its rules; streams.py has its streams, events and graphs,
                    codes.py what it answers; cubin.py is what it asks of the machine code itself

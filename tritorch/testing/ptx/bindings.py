@@ -31,7 +31,7 @@ _GPUS = {
 }
 _ALL = {"WARP_SIZE": 32, "MAX_THREADS_PER_MULTIPROCESSOR": 2048, "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536, "CLOCK_RATE": 1980000,
         "MEMORY_CLOCK_RATE": 3201000, "GLOBAL_MEMORY_BUS_WIDTH": 6144}
-_STATIC_SHARED, _THREADS, _REGISTERS, _GRID = 48 << 10, 1024, 65536, (2 ** 31 - 1, 65535, 65535)
+_STATIC_SHARED, _THREADS, _REGISTERS, _GRID, _CLUSTER = 48 << 10, 1024, 65536, (2 ** 31 - 1, 65535, 65535), 8
 _CONTEXT = 0x77                                     # the handle of the device's primary context
 _ANYWHERE = re.compile("cu(Init|Device|Driver|CtxSetCurrent|Get)")      # calls that need no context
 
@@ -237,7 +237,8 @@ class Bindings(types.ModuleType, Streams):
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function, threads, shared):
         return Code.SUCCESS, self._resident(self.objects[function], threads, shared)
 
-    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, addresses, extra, cooperative=False, early=False):
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, addresses, extra, cooperative=False, early=False,
+                       cluster=None):
         if not self._is(function, Kernel):
             return (Code.INVALID_HANDLE,)
         kernel, grid = self.objects[int(function)], (gx, gy, gz)
@@ -245,23 +246,31 @@ class Bindings(types.ModuleType, Streams):
             return (Code.INVALID_VALUE,)
         if shared + kernel.program.static_shared > kernel.shared_limit or bx > _THREADS:
             return (Code.INVALID_VALUE,)
+        wanted = kernel.program.cluster
+        cluster = cluster or (wanted or 1, 1, 1)
+        if cluster[0] != (wanted or cluster[0]) or not 1 <= cluster[0] <= _CLUSTER or cluster[0] > 1 and self.arch < 90 or gx % cluster[0]:
+            return (Code.INVALID_CLUSTER_SIZE,)
+        if cluster[1:] != (1, 1):
+            raise Fault("the machine has clusters along x alone")
         resident = self._resident(kernel, bx, shared)
         if not resident:
             return (Code.LAUNCH_OUT_OF_RESOURCES,)
         if cooperative and gx * gy * gz > resident * _GPUS[self.arch]["MULTIPROCESSOR_COUNT"]:
             return (Code.COOPERATIVE_LAUNCH_TOO_LARGE,)
-        launch = Launch(grid, bx, shared, kernel.parameters(addresses), early)
+        launch = Launch(grid, bx, shared, kernel.parameters(addresses), early, cluster[0])
         return self._do(stream, lambda: self._run(kernel, launch))
 
     def cuLaunchKernelEx(self, config, function, addresses, extra):
-        kinds = [attribute.id.removeprefix("CU_LAUNCH_ATTRIBUTE_") for attribute in config.attrs]
+        kinds = {attribute.id.removeprefix("CU_LAUNCH_ATTRIBUTE_"): attribute.value for attribute in config.attrs}
+        cluster = None
         if "CLUSTER_DIMENSION" in kinds:
-            raise Fault("the machine has no clusters")
+            cluster = kinds["CLUSTER_DIMENSION"].clusterDim
+            cluster = cluster.x, cluster.y, cluster.z
         if config.numAttrs != len(config.attrs):
             return (Code.INVALID_VALUE,)
         return self.cuLaunchKernel(function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
                                    config.blockDimZ, config.sharedMemBytes, config.hStream, addresses, extra, "COOPERATIVE" in kinds,
-                                   "PROGRAMMATIC_STREAM_SERIALIZATION" in kinds)
+                                   "PROGRAMMATIC_STREAM_SERIALIZATION" in kinds, cluster)
 
     def _run(self, kernel, launch):
         self.launches += 1

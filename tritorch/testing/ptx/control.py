@@ -1,6 +1,7 @@
 """Branches, barriers and the ends of threads."""
 import numpy as np
 
+from tritorch.testing.ptx import clusters
 from tritorch.testing.ptx.operands import DTYPES
 from tritorch.testing.ptx.registry import instruction
 
@@ -22,6 +23,8 @@ def brx(machine, ins):
 @instruction("ret", "exit", control=True)
 def ret(machine, ins):
     machine.alive = machine.alive & ~machine.mask
+    if machine.clusters.size > 1:
+        clusters.end(machine)
     machine.release()                                           # those who wait for all that live
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tritorch.testing.ptx import proxies, races
+from tritorch.testing.ptx import clusters, proxies, races
 from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES, Address, Register, Sink
 from tritorch.testing.ptx.parse import SHARED_BASE
@@ -34,18 +34,20 @@ class Fault(RuntimeError):
 @dataclass(frozen=True)
 class Launch:
     """What a kernel is started with; `parameters` is the packed block as np.uint8, `shared` counts the dynamic bytes. An `early` one may
-    begin before the kernel in front of it has ended."""
+    begin before the kernel in front of it has ended. `cluster` CTAs that are neighbours along x run together."""
 
     grid: tuple
     threads: int
     shared: int
     parameters: np.ndarray
     early: bool = False
+    cluster: int = 1
 
 
 class Machine:
-    """The CTAs `blocks` of a launch, until they end. `seed` deals the warps into groups; None: all in lockstep. `watch`, if there is one,
-    is called with the machine and each instruction before it is executed; if it says true, that is left out (trace.py)."""
+    """The CTAs `blocks` of a launch, until they end; those of a cluster follow each other. `seed` deals the warps into groups; None: all in
+    lockstep. `watch`, if there is one, is called with the machine and each instruction before it is executed; if it says true, that is left
+    out (trace.py)."""
 
     watch = None
 
@@ -74,6 +76,7 @@ class Machine:
         self.waited = np.zeros(self.ctas, bool) if launch.early else None
         self.at_end = [_all_waited] if launch.early else []      # checks of what may be under way no more
         self.unfenced = proxies.start(self)                      # its marks
+        self.clusters = clusters.Clusters(self)
         self._deal(self.alive)
 
     # ------------------------------------------------------------------ the order of things
@@ -277,15 +280,20 @@ class Machine:
         """%tid.x and what else the hardware knows, without the percent sign."""
         name, _, axis = name.partition(".")
         gx, gy, _ = self.launch.grid
-        if name in ("ctaid", "clusterid"):
+        if name == "clusterid":
+            return self.special(f"ctaid.{axis}") // (self.launch.cluster if axis == "x" else 1)
+        if name == "ctaid":
             return {"x": self.block % gx, "y": self.block // gx % gy, "z": self.block // (gx * gy)}[axis]
+        if name == "nclusterid":
+            return self.special(f"nctaid.{axis}") // (self.launch.cluster if axis == "x" else 1)
         if name in ("nctaid", "ntid"):
             sizes = self.launch.grid if name == "nctaid" else (self.threads, 1, 1)
             return np.array(sizes["xyz".index(axis)])
         if name == "tid":
             return self.thread if axis == "x" else np.array(0)
-        if name.startswith("cluster_"):                         # a cluster of one CTA
-            return np.array(1 if "ncta" in name else 0)
+        if name.startswith("cluster_"):
+            size = self.launch.cluster if axis in ("", "x") else 1
+            return np.array(size) if "ncta" in name else self.block % size
         if name.startswith(("clock", "globaltimer")):
             return np.array(self.steps)
         lane = self.thread % WARP
@@ -375,16 +383,18 @@ def execute(program, launch, memory, seed=0):
     total = int(np.prod(launch.grid))
     lane_bytes = sum(_bits(kind).itemsize for kind in program.registers) + program.local_bytes + 64
     lanes = min(_LANES, _REGISTER_BYTES // lane_bytes)
-    batch = max(1, min(_CTAS, lanes // launch.threads, _SHARED_BYTES // (launch.shared + 1024)))
-    steps, blocks, cuts = 0, np.arange(total), set(range(0, total, batch))
+    batch = max(1, min(_CTAS, lanes // launch.threads, _SHARED_BYTES // (launch.shared + 1024)) // launch.cluster)
+    steps, blocks, total = 0, np.arange(total).reshape(-1, launch.cluster), total // launch.cluster
+    cuts = set(range(0, total, batch))
     if seed is not None:
         chance = np.random.default_rng(seed)
-        blocks = chance.permutation(total)
+        blocks = blocks[chance.permutation(total)]
+        blocks = chance.permuted(blocks, axis=1) if launch.cluster > 1 else blocks
         cuts |= set(chance.integers(0, total, chance.integers(_CUTS + 1)).tolist())
     watcher = races.start(program, launch, memory)
     cuts = sorted(cuts)
     for first, last in zip(cuts, [*cuts[1:], total]):
-        machine = Machine(program, launch, memory, blocks[first:last], seed + first if seed is not None else None, watcher)
+        machine = Machine(program, launch, memory, blocks[first:last].reshape(-1), seed + first if seed is not None else None, watcher)
         machine.run()
         steps += machine.steps
     return steps

@@ -2,13 +2,13 @@
 
 A phase of an mbarrier ends when as many threads have arrived as its count says and as many bytes have come as were announced. A wait names
 the parity of a phase and succeeds when that phase is over, so right after init a wait for parity 1 passes. Bytes come from copies by TMA,
-which the machine delivers as late as it can: when somebody waits in vain.
+which the machine delivers as late as it can: when somebody waits in vain. What other CTAs of a cluster may do is in clusters.py.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tritorch.testing.ptx import proxies
+from tritorch.testing.ptx import clusters, proxies
 from tritorch.testing.ptx.matrices import WARP
 from tritorch.testing.ptx.operands import DTYPES
 from tritorch.testing.ptx.parse import SHARED_BASE
@@ -20,13 +20,18 @@ _MOST = (1 << 20) - 1                                       # of arrivals and of
 
 @dataclass(slots=True)
 class Barrier:
-    """`token` lies in memory in its place: who writes there destroys the barrier."""
+    """`token` lies in memory in its place: who writes there destroys the barrier. Its `maker` is a lane that had arrived at `made` cluster
+    barriers before; `foreign`: of arrivals of other CTAs that nobody here has waited for the phase, and the same number of who arrived."""
 
     count: int
     missing: int
     token: np.uint64
     phase: int = 0
     expected: int = 0
+    maker: int = 0
+    made: int = 0
+    told: bool = False
+    foreign: list = field(default_factory=list)
 
     def settle(self, machine):
         """The next phase, when all have arrived and all bytes have come."""
@@ -40,10 +45,14 @@ def barriers_of(machine):
 
 
 def place_of(machine, operand, lane):
-    """(CTA, byte) of a barrier in shared memory."""
+    """(CTA, byte) of a barrier in shared memory, that of another CTA of the cluster where the instruction says that it may be."""
     address = machine.address(operand)[lane:lane + 1]
+    cta = int(machine.cta[lane])
+    if machine.at.name == "mbarrier" and "shared::cluster" in machine.at.modifiers:
+        cta, own = machine.clusters.locate(machine, int(address[0]), lane)
+        address = np.array([own], np.uint64)
     machine.shared_places(address, 8, np.array([lane]))
-    return int(machine.cta[lane]), int(address[0]) - SHARED_BASE
+    return cta, int(address[0]) - SHARED_BASE
 
 
 def find(machine, place, lane):
@@ -66,7 +75,7 @@ def init(machine, ins):
         if not 0 < count <= _MOST:
             raise machine.fault(f"an mbarrier for {count} arrivals", lane)
         token = np.uint64(0x6D62617272696572 + place[1])
-        barriers_of(machine)[place] = Barrier(count, count, token)
+        barriers_of(machine)[place] = Barrier(count, count, token, maker=lane, made=int(machine.clusters.arrived[lane]))
         machine.shared[place[0], place[1]:place[1] + 8].view("u8")[0] = token        # TMA meets barriers without a fence
 
 
@@ -91,10 +100,13 @@ def arrive(machine, ins):
     for lane in machine.active().tolist():
         place = place_of(machine, where, lane)
         barrier = find(machine, place, lane)
+        if place[0] != machine.cta[lane]:
+            clusters.check_reach(machine, place[0], barrier, place, lane)
+            barrier.foreign.append((barrier.phase, int(machine.clusters.arrived[lane])))
         barrier.missing -= 1 if announced else int(numbers[lane])
         barrier.expected += int(numbers[lane]) if announced else 0
         if machine.races is not None:
-            machine.races.release(machine, lane, ("mbarrier", int(machine.block[lane]), place[1]))
+            machine.races.release(machine, lane, ("mbarrier", int(machine.block[place[0] * machine.threads]), place[1]))
         if barrier.missing < 0 or barrier.expected > _MOST:
             raise machine.fault("more arrivals, or bytes, than the mbarrier counts", lane)
         barrier.settle(machine)
@@ -115,6 +127,8 @@ def try_wait(machine, ins):
         if barrier.phase & 1 == odd:
             deliver(machine, place)
             late[lanes[which == i]] = barrier.phase & 1 == odd
+        if barrier.foreign and barrier.phase & 1 != odd:
+            barrier.foreign = [one for one in barrier.foreign if one[0] >= barrier.phase]
         if machine.races is not None and machine.races.warps and barrier.phase & 1 != odd:
             for one in np.unique(lanes[which == i] // WARP):
                 machine.races.acquire(machine, one * WARP, ("mbarrier", int(machine.block[lane]), place[1]))

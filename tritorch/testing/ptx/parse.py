@@ -7,7 +7,7 @@ from tritorch.testing.ptx.operands import DTYPES, Address, Label, Not, Number, P
 
 SHARED_BASE = 1024                      # hardware reserves the first kilobyte; so a null pointer is not a valid address here either
 _PARAMETERS = {80: 0x160, 90: 0x210}    # where they begin in constant memory: offsets count from there, alignments do not
-_SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid)\.[xyz]$|"
+_SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid|nclusterid)\.[xyz]$|"
                       r"%(laneid|warpid|cluster_ctarank|cluster_nctarank|clock|clock64|globaltimer|globaltimer_lo|smid|lanemask_\w+)$")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*$")
 _NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[fFdD][0-9a-fA-F]+|\d+(\.\d*)?)U?$")
@@ -56,6 +56,7 @@ class Program:
     name: str = ""
     arch: int = 0
     threads: int = 0
+    cluster: int = 0                                            # CTAs along x that the kernel wants to run together
     maxnreg: int = 0                                            # registers of a thread at the start, where setmaxnreg changes them
     code: list = field(default_factory=list)
     registers: list = field(default_factory=list)               # their kinds
@@ -82,6 +83,8 @@ def parse(text):
     program.threads = int(re.search(r"\.reqntid (\d+)", directives)[1])
     maxnreg = re.search(r"\.maxnreg (\d+)", directives)
     program.maxnreg = int(maxnreg[1]) if maxnreg else 0
+    cluster = re.search(r"\.reqnctapercluster (\d+)\s", directives)
+    program.cluster = int(cluster[1]) if cluster else 0
     _Body(program, text).parse(text.index("{", len(text) - len(body)))
     return program
 

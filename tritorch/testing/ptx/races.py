@@ -7,7 +7,8 @@ else has read, must have learned of it by then:
 
 - in a kernel without acquire or release (nearly all) CTAs learn nothing of each other: each is a party of its own;
 - in others the warps are the parties. Each has a clock, and knows how far the clocks of the others had come when it last heard of them: by
-  an acquire of what they released, at a barrier, through an mbarrier (vector clocks, as in FastTrack, Flanagan and Freund 2009).
+  an acquire of what they released, at a barrier, also of a cluster, or through an mbarrier (vector clocks, as in FastTrack, Flanagan and
+  Freund 2009).
 
 Not looked at: accesses of one byte; what several have read, but for the last of them, where warps are the parties; stores that change
 nothing. Fences order nothing here: no kernel of ours has one. Where there are too many warps for clocks, nothing is looked at.
@@ -42,7 +43,8 @@ class Shadow:
 
 def talks(program):
     """Whether CTAs wait for each other."""
-    return any(ins.name in ("ld", "atom", "red") and {"acquire", "release", "acq_rel"}.intersection(ins.modifiers)
+    orders = {"acquire", "release", "acq_rel"}
+    return any(ins.opcode.startswith("barrier.cluster") or ins.name in ("ld", "atom", "red") and orders.intersection(ins.modifiers)
                for ins in program.code)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tritorch.testing.ptx import mbarrier, proxies
+from tritorch.testing.ptx import clusters, mbarrier, proxies
 from tritorch.testing.ptx.convert import tf32_bits
 from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES
@@ -83,10 +83,14 @@ def global_places(machine, tensor_map, corner, lane, chunk=1):
     return (wanted - np.uint64(machine.memory.base)) // np.uint64(tensor_map.itemsize), inside
 
 
-@instruction(*(f"cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes" for n in range(1, 6)))
+_LOADS = [f"cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes" for n in range(1, 6)]
+
+
+@instruction(*_LOADS, *(f"{name}.multicast::cluster" for name in _LOADS))
 def load(machine, ins):
-    """[shared], [map, {coordinates}], [mbarrier]: what lies outside of the tensor arrives as zero or NaN, and counts as bytes."""
-    to, source, where = ins.operands
+    """[shared], [map, {coordinates}], [mbarrier]: what lies outside of the tensor arrives as zero or NaN, and counts as bytes. With a mask
+    of ranks it comes to the same place of these CTAs of the cluster, and counts at the same mbarrier of each."""
+    to, source, where, *_ = ins.operands
     for lane in machine.active().tolist():
         tensor_map, corner = operands_of(machine, source, lane)
         dtype = np.dtype(f"u{tensor_map.itemsize}")
@@ -98,21 +102,40 @@ def load(machine, ins):
         data[inside] = machine.memory.view(dtype)[found]
         if tensor_map.kind == TFLOAT32:
             data = tf32_bits(data, "rn")
-        place = mbarrier.place_of(machine, where, lane)
-        barrier = mbarrier.find(machine, place, lane)
-        proxies.check_async(machine, chunks(places, dtype.itemsize)[None], np.array([lane]))
-        proxies.cleared(machine, chunks(places, dtype.itemsize))
-        machine.shared.reshape(-1).view(dtype)[places] = np.frombuffer(bytes([POISON] * dtype.itemsize), dtype)
+        own, byte = mbarrier.place_of(machine, where, lane)
+        for cta in targets(machine, ins, lane):
+            barrier = mbarrier.find(machine, (cta, byte), lane)
+            if cta != own:
+                clusters.check_reach(machine, cta, barrier, (cta, byte), lane)
+            _send(machine, places + (cta - own) * machine.shared.shape[1] // dtype.itemsize, data, (cta, byte), barrier, lane)
 
-        def arrive(places=places, data=data, barrier=barrier, nbytes=tensor_map.box_bytes):
-            machine.shared.reshape(-1).view(data.dtype)[places] = data
-            barrier.expected -= nbytes
-            barrier.settle(machine)
 
-        if "loads" not in machine.state:
-            machine.state["loads"] = {}
-            machine.at_end.append(_all_loads_came)
-        machine.state["loads"].setdefault(place, []).append(arrive)
+def targets(machine, ins, lane):
+    """The rows of the CTAs to which a load comes."""
+    if len(ins.operands) < 4:
+        return [int(machine.cta[lane])]
+    mask, rows = int(machine.spread(machine.read(ins.operands[3], DTYPES["u16"]))[lane]), machine.clusters.rows(int(machine.cta[lane]))
+    if not 0 < mask < 1 << len(rows):
+        raise machine.fault(f"a load for the ranks {mask:#b} of a cluster of {len(rows)}", lane)
+    return [int(row) for rank, row in enumerate(rows) if mask >> rank & 1]
+
+
+def _send(machine, places, data, place, barrier, lane):
+    """The tile is under way to shared memory, and to a barrier."""
+    nbytes = data.itemsize
+    proxies.check_async(machine, chunks(places, nbytes)[None], np.array([lane]))
+    proxies.cleared(machine, chunks(places, nbytes))
+    machine.shared.reshape(-1).view(data.dtype)[places] = np.frombuffer(bytes([POISON] * nbytes), data.dtype)
+
+    def arrive():
+        machine.shared.reshape(-1).view(data.dtype)[places] = data
+        barrier.expected -= data.nbytes
+        barrier.settle(machine)
+
+    if "loads" not in machine.state:
+        machine.state["loads"] = {}
+        machine.at_end.append(_all_loads_came)
+    machine.state["loads"].setdefault(place, []).append(arrive)
 
 
 def _all_loads_came(machine):

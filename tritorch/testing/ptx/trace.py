@@ -19,6 +19,7 @@ import numpy as np
 
 from tritorch.cuda import ahead
 from tritorch.testing.ptx import access, mbarrier, tma
+from tritorch.testing.ptx.clusters import WINDOW
 from tritorch.testing.ptx.machine import WARP, Machine
 from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.mma import U32, active_warps, write_registers
@@ -95,9 +96,11 @@ def sample(total, count):
 
 
 def trace(kernel, launch, memory, blocks, limit=0, near=0):
-    """Run these CTAs, and so many before each."""
+    """Run these CTAs, and so many before each, all with the rest of their clusters."""
     before = [[i for i in range(block - near, block) if i >= 0 and i not in blocks] for block in blocks.tolist()]
-    machine = Machine(kernel.program, launch, memory, np.array([*blocks.tolist(), *itertools.chain(*before)]), seed=None)
+    first, size = np.array([*blocks.tolist(), *itertools.chain(*before)])[:, None], launch.cluster
+    rows = first // size * size + (first + np.arange(size)) % size       # the grid's width is a multiple of the size
+    machine = Machine(kernel.program, launch, memory, rows.reshape(-1), seed=None)
     machine.unfenced = None                                      # proxies.py watches bytes, which are not copied here
     machine.shared[:] = 0                                        # nor do tiles come: a kernel would find its poison in them
     machine.watch, whole = Recorder(machine, limit), True
@@ -105,7 +108,8 @@ def trace(kernel, launch, memory, blocks, limit=0, near=0):
         machine.run()
     except Enough:
         whole = False
-    warps, count = iter(machine.watch.warps), launch.threads // WARP
+    count = launch.threads // WARP
+    warps = iter([warp for i, warp in enumerate(machine.watch.warps) if i // count % size == 0])
     own = list(itertools.islice(warps, count * len(blocks)))
     touched = [[seen for _ in range(count * len(others)) for _, seen in next(warps)] for others in before]
     return Traced(kernel, launch, blocks, own, whole, tuple([
@@ -115,7 +119,8 @@ def trace(kernel, launch, memory, blocks, limit=0, near=0):
 @dataclass(frozen=True, slots=True)
 class Copy:
     """What one instruction copies by TMA: bytes, the address of the mbarrier that counts them (None: a store), and of the tensor its place
-    in the launch's parameters and its bytes; and the bytes of those columns that the tensor has, as nobody reads others."""
+    in the launch's parameters and its bytes; and the bytes of those columns that the tensor has, as nobody reads others. Where the CTAs
+    of a cluster load parts for all of them, `nbytes` are those of all parts: each CTA records one load, and gets as many as there are."""
 
     nbytes: int
     barrier: int | None
@@ -142,7 +147,7 @@ class Recorder:
             self.mask = machine.mask
             self.here = np.flatnonzero(machine.mask.reshape(-1, WARP).any(axis=1)).tolist()
             self.records = [self.warps[warp] for warp in self.here]
-        entry, polls = (place, None), "acquire" in ins.modifiers
+        entry, polls = (place, None), "acquire" in ins.modifiers and ins.name != "barrier"
         seen = look(machine, ins, self.here) if look else None
         if self.counted and ins.name == "ld" and look:           # what others have just left
             seen = [touched + CACHED if isinstance(touched, np.ndarray) else touched for touched in seen]
@@ -186,7 +191,7 @@ def _look(ins):
         return _copies
     if ins.opcode.startswith(("wgmma.mma", "mma.sync")):
         return _product
-    if ins.name == "mbarrier" or ins.opcode.startswith(("bar.sync", "barrier")):
+    if ins.name == "mbarrier" or ins.opcode.startswith(("bar.sync", "barrier")) and "cluster" not in ins.modifiers:
         return _numbers
 
 
@@ -210,19 +215,20 @@ def _copies(machine, ins, warps):
         tensor_map, corner = tma.operands_of(machine, where, lane)
         width = min(max(tensor_map.shape[0] - corner[0], 0), tensor_map.box[0])
         barrier = int(machine.address(ins.operands[2])[lane]) if load else None
-        if load:
-            counter = mbarrier.find(machine, mbarrier.place_of(machine, ins.operands[2], lane), lane)
+        rows = tma.targets(machine, ins, lane) if load else [0]
+        for cta in rows if load else ():
+            counter = mbarrier.find(machine, (cta, mbarrier.place_of(machine, ins.operands[2], lane)[1]), lane)
             counter.expected -= tensor_map.box_bytes
             counter.settle(machine)
-        found[lane // WARP] = Copy(tensor_map.box_bytes, barrier, int(machine.address(where)[lane]),
+        found[lane // WARP] = Copy(len(rows) * tensor_map.box_bytes, barrier, int(machine.address(where)[lane]),
                                    int(np.prod(tensor_map.shape)) * tensor_map.itemsize, tensor_map.box_bytes * width // tensor_map.box[0])
     return [found[warp] for warp in warps]
 
 
 def _numbers(machine, ins, warps):
     """All operands that are numbers, and how many lanes there are: mbarrier.init [address], count; .arrive _, [address], count or bytes;
-    .try_wait _, [address], parity; bar.sync number, threads."""
-    values = [machine.spread(machine.address(o) if o.__class__ is Address else machine.read(o, DTYPES["u32"]))
+    .try_wait _, [address], parity; bar.sync number, threads. An arrival at another CTA's barrier stands for that one's at this CTA's."""
+    values = [machine.spread(machine.address(o) % np.uint64(WINDOW) if o.__class__ is Address else machine.read(o, DTYPES["u32"]))
               for o in ins.operands[ins.name == "mbarrier" and "init" not in ins.modifiers and "inval" not in ins.modifiers:]]
     lanes = [np.flatnonzero(machine.mask[_lanes(warp)]) + warp * WARP for warp in warps]
     return [(*[int(value[here[0]]) for value in values], len(here)) for here in lanes]
