@@ -37,7 +37,7 @@ def ends(start, N, step):
 def reciprocal(lane, shape_n, QUICK: tl.constexpr):
     """For QUICK columns 2³² over the length of a row of them, rounded up; one for each lane."""
     if QUICK:
-        return (lane * 0).to(tl.uint32) + (0xFFFFFFFF // shape_n[1].to(tl.uint32) + 1)
+        return (lane * 0).to(tl.uint32) + (0xFFFFFFFF // tl.cast(shape_n[1], tl.uint32) + 1)
     else:
         return lane                                                      # for nothing
 

@@ -52,7 +52,7 @@ def launch_channels(family, tensors, start, sums=False):
     geometry = rows(x.shape, others(x), *[t.strides for t in tensors])
     M, shape_m, stride_m, N, shape_n, stride_n, across, wide, align = geometry
     more = {"ACC": getattr(K.tl, x.dtype.compute.name), "WIDE": wide,
-            "QUICK": align if len(shape_n) == 2 and N * shape_n[1] < 1 << 32 and not wide else 0}
+            "QUICK": align if len(shape_n) == 2 and shape_n[1] > 1 and N * shape_n[1] < 1 << 32 and not wide else 0}
     tiles = channel_tiles(M, N, across, bool(tile(0, 1)), sums)
 
     def run(t):
