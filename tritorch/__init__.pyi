@@ -101,6 +101,7 @@ from tritorch import pytorch_files as pytorch_files
 from tritorch import pytorch_pickles as pytorch_pickles
 from tritorch.schemes import qscheme as qscheme
 from tritorch import quantization as quantization
+from tritorch import quasirandom as quasirandom
 from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import recurrent as recurrent
