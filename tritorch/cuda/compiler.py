@@ -33,7 +33,7 @@ from triton.compiler import ASTSource
 from triton.runtime import cache as triton_cache
 from triton.runtime import driver as triton_driver
 
-from tritorch.cuda import compiler_cluster, compiler_early, compiler_float8, driver
+from tritorch.cuda import compiler_cluster, compiler_early, compiler_float8, compiler_names, driver
 from tritorch.cuda.cache import cache_folder, write_atomically
 from tritorch.cuda.compiler_keys import key_of, parsing
 
@@ -168,7 +168,7 @@ def stages(spec: Specialisation, arch: int) -> dict:
 def _compile_by_triton(spec, arch):
     target = GPUTarget("cuda", arch, 32)
     changes = compiler_float8.casts(spec, arch), compiler_early.early(spec, arch), compiler_cluster.clustered(spec)
-    with parsing, _triton_apart(target), changes[0], changes[1], changes[2]:
+    with parsing, _triton_apart(target), compiler_names.older(), changes[0], changes[1], changes[2]:
         try:
             source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
             return triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))

@@ -17,7 +17,7 @@ from pathlib import Path
 from tritorch.cuda.compiler_early import changing
 
 BEGIN, END = "// cluster: begin", "// cluster: end"
-LOAD = r"(@%\w+ )?(cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\.mbarrier::complete_tx::bytes)( \[[^]]*\], \[[^]]*\], \[[^]]*\]);"
+LOAD = r"(@%\w+ )?(cp\.async\.bulk\.tensor\.\dd)\.shared::c\w+\.global\.mbarrier::complete_tx::bytes( \[[^]]*\], \[[^]]*\], \[[^]]*\]);"
 ARRIVE = r"(@%\w+ )?mbarrier\.arrive\.shared::cta\.b64 _, \[(%\w+)\];"
 _CALLS = re.compile(r"\b(?:mbarrier|cp\.async|fence|barrier\.cluster|bra|ret)\b[^;]*;")
 
@@ -31,7 +31,8 @@ def size_of(spec):
 def to_all(found, size):
     """A load by TMA that goes to all programs of a cluster, to the same places."""
     guard, load, operands = found.groups("")
-    return f"{{ .reg .b16 %all; mov.b16 %all, {(1 << size) - 1}; {guard}{load}.multicast::cluster{operands}, %all; }}"
+    kind = "shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+    return f"{{ .reg .b16 %all; mov.b16 %all, {(1 << size) - 1}; {guard}{load}.{kind}{operands}, %all; }}"
 
 
 def at_all(found, size):
