@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("triton")
 
+import stand_ins  # noqa: E402
+
 import tritorch as torch  # noqa: E402
 from bench import hot, tune_worker  # noqa: E402
 from tritorch.cuda import driver, timing, tuner  # noqa: E402
@@ -14,47 +16,15 @@ from tritorch.errors import OutOfMemoryError  # noqa: E402
 CANDIDATES = [{"B": 1}, {"B": 2}, {"B": 4}]
 
 
-class Clock:
+class Clock(stand_ins.Clock):
     """A device where work takes as many milliseconds as the test says."""
 
-    name = "clock"
-
     def __init__(self):
-        self.now, self.marks, self.log, self.drift, self.gone = 0.0, {}, [], 0.0, []
-
-    def device_properties(self, index):
-        return driver.DeviceProperties("Clock GPU", 9, 0, 1, 1, 32, 1, 1, 1, 1, driver_version=13000)
-
-    def device_count(self):
-        return 1
-
-    def alloc(self, nbytes):
-        return 0
+        super().__init__()
+        self.log, self.drift = [], 0.0
 
     def fill(self, *args):
         self.now += 0.1
-
-    def stream_synchronize(self, stream):
-        pass
-
-    def synchronize(self, index):
-        pass
-
-    def event_create(self, timing):
-        self.marks[len(self.marks)] = None
-        return len(self.marks) - 1
-
-    def event_destroy(self, event):
-        self.gone.append(event)
-
-    def event_record(self, event, stream):
-        self.marks[event] = self.now
-
-    def event_synchronize(self, event):
-        assert self.marks[event] is not None
-
-    def event_elapsed(self, start, end):
-        return self.marks[end] - self.marks[start]
 
     def work(self, name, ms):
         self.log.append(name)

@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("triton")
 
+from stand_ins import speak  # noqa: E402
+
 import tritorch as torch  # noqa: E402
-from bench import gpu_gpt2, in_step, in_step_worker, rows, watch  # noqa: E402
+from bench import gpu_gpt2, in_step, in_step_worker, rows  # noqa: E402
 from tritorch.cuda import driver, tuner  # noqa: E402
 
 A, B, C, D = ({"kernel": "gluon", "B": n} for n in (1, 2, 4, 8))
@@ -134,17 +136,6 @@ def session(tmp_path):
     heated = {NAME: [(3.0, A), (2.0, B), (2.5, C)], NEXT: [(1.0, A)]}
     return types.SimpleNamespace(path=tmp_path / "sm_90.json", out=tmp_path / "out", heated=heated,
                                  state=dict(known={NAME: B, NEXT: A, "cold": A}, rehearse=True))
-
-
-def speak(monkeypatch, *conversations):
-    remaining, asked = list(conversations), []
-
-    def speaking(arguments, silence, deadline):
-        asked.append(json.loads(arguments[1]))
-        yield from remaining.pop(0)
-
-    monkeypatch.setattr(watch, "watch", speaking)
-    return asked
 
 
 def test_a_rival_that_hangs_is_left_out_and_what_stays_is_in_the_table(tmp_path, monkeypatch, capsys):

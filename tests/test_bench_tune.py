@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("triton")
 
+from stand_ins import speak  # noqa: E402
+
 import tritorch as torch  # noqa: E402
-from bench import rows, tune, watch  # noqa: E402
+from bench import rows, tune  # noqa: E402
 from bench.agree import Agreement  # noqa: E402
 from tritorch.cuda import tuner  # noqa: E402
 from tritorch.cuda.launch import launch  # noqa: E402
@@ -56,18 +58,6 @@ def test_rehearsal_writes_a_table_elsewhere(tmp_path):
     with open(tmp_path / "tune.csv", newline="", encoding="utf-8") as file:
         met = [(row["family"], json.loads(row["key"])) for row in csv.DictReader(file) if row["chosen"] == "1"]
     assert met == [("softmax", entry["key"]) for entry in table["softmax"]]
-
-
-def speak(monkeypatch, *conversations):
-    """What watch.watch yields, process after process."""
-    remaining, asked = list(conversations), []
-
-    def speaking(arguments, silence, deadline):
-        asked.append(json.loads(arguments[1]))
-        yield from remaining.pop(0)
-
-    monkeypatch.setattr(watch, "watch", speaking)
-    return asked
 
 
 PROBLEM = json.dumps(["softmax", ["half", 64]])

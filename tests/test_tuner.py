@@ -4,6 +4,7 @@ import json
 import types
 
 import pytest
+import stand_ins
 
 from tritorch.cuda import compiler, driver, timing, tuner
 from tritorch.cuda.device import simulate
@@ -13,44 +14,15 @@ CANDIDATES = [{"BLOCK": 64, "num_warps": 4}, {"BLOCK": 128, "num_warps": 4}, {"B
 KERNEL = types.SimpleNamespace(cache_key="a" * 64)
 
 
-class Clock:
+class Clock(stand_ins.Clock):
     """A device where a launch takes as long as its candidate says."""
 
-    name = "clock"
-
     def __init__(self, **costs):
-        self.costs, self.now, self.marks, self.runs, self.capturing = costs, 0.0, {}, [], False
-
-    def device_properties(self, index):
-        return driver.DeviceProperties("Clock GPU", 9, 0, 1, 1, 32, 1, 1, 1, 1, driver_version=13000)
-
-    def device_count(self):
-        return 1
-
-    def alloc(self, nbytes):
-        return 0
+        super().__init__()
+        self.costs, self.runs = costs, []
 
     def fill(self, *args):
         self.now += 5.0                                            # clearing the cache is not part of a measurement
-
-    def stream_synchronize(self, stream):
-        pass
-
-    def event_create(self, timing):
-        self.marks[len(self.marks)] = 0.0
-        return len(self.marks) - 1
-
-    def event_destroy(self, event):
-        pass
-
-    def event_record(self, event, stream):
-        self.marks[event] = self.now
-
-    def event_synchronize(self, event):
-        pass
-
-    def event_elapsed(self, start, end):
-        return self.marks[end] - self.marks[start]
 
     def run(self, candidate):
         self.runs.append(candidate["BLOCK"])

@@ -56,7 +56,7 @@ def _to_device(out, x, non_blocking):
     landing = out if direct else empty(x.shape, x.dtype, out.device)
     if fill is not None:                                                 # for GPT-2 it would be 3 s of a core and a copy of 0.5 GB
         if traces:
-            spoil()                                                          # another tensor of this kind is filled otherwise
+            spoil()                                                      # another tensor of this kind is filled otherwise
         fill(landing)
     else:
         memory.upload(packed.array, landing.data_ptr(), out.device.index, memory.pinned_owner(packed.array), non_blocking)
