@@ -1,4 +1,5 @@
-"""python -m tritorch warmup | info | where: compile a program's kernels ahead of time, say what is installed, find an operator."""
+"""python -m tritorch run | warmup | info | where: run a program written for PyTorch, compile a program's kernels ahead of time, say what is
+installed, find an operator."""
 
 import argparse
 import importlib.metadata
@@ -7,23 +8,33 @@ import re
 import sys
 from pathlib import Path
 
+from tritorch import alias, running
+
 
 def main(words=None):
     parser = argparse.ArgumentParser(prog="python -m tritorch", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run", help="run a program written for PyTorch: whatever imports torch gets tritorch",
+                               description="Processes that the program starts have tritorch under that name, too.")
+    runs.add_argument("-m", dest="module", action="store_true", help="the program is a module's name, as of python -m")
+    runs.add_argument("program", help="a Python file, such as train.py")
+    runs.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     warm = commands.add_parser("warmup", help="compile the kernels of a program, in parallel and without a GPU",
                                description="The program runs on a device that takes kernels and does nothing, at its real sizes; what it "
                                "launched is compiled into the cache (TRITORCH_CACHE_DIR). Values read from the device are zeros.")
     warm.add_argument("program", help="a Python file, module:function, or a list of kernels (.json) that --save wrote")
     warm.add_argument("arguments", nargs=argparse.REMAINDER, help="of the Python file")
     warm.add_argument("--arch", help="such as sm_90; default: the GPU of this machine")
+    warm.add_argument("--as-torch", action="store_true", help="the program imports torch, and gets tritorch")
     warm.add_argument("--save", metavar="LIST.json", type=Path, help="write which kernels the program needs, compile nothing")
     warm.add_argument("--workers", type=int, help="processes; default: one for every core")
     commands.add_parser("info", help="versions, device, cache")
     find = commands.add_parser("where", help="the file and line of an operator, and of its device code")
     find.add_argument("name", help="such as softmax, conv2d or Linear")
     args = parser.parse_args(words)
-    return info() if args.command == "info" else where(args.name) if args.command == "where" else warmup(args)
+    chosen = {"run": lambda: running.run(args.program, args.arguments, args.module), "warmup": lambda: warmup(args), "info": info,
+              "where": lambda: where(args.name)}
+    return chosen[args.command]()
 
 
 def warmup(args):
@@ -58,6 +69,8 @@ def warmup(args):
 def found(ahead, args, arch):
     """The specialisations, and the error that ended the program or None."""
     error = None
+    if args.as_torch:
+        alias.as_torch()
     program = ahead.program_of(args.program, args.arguments)
 
     def guarded():

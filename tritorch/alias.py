@@ -41,6 +41,11 @@ class _Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         module.__spec__ = module.__spec__.loader_state                   # the import system has put its own for "torch.name" there
         _share()
 
+    def get_code(self, fullname):
+        """Of a module that is run as a program, as `torch.distributed.run` is."""
+        spec = importlib.util.find_spec("tritorch" + fullname.removeprefix("torch"))
+        return spec.loader.get_code(spec.name)
+
     def remove(self):
         """Have the name mean nothing again, for imports that are still to come."""
         sys.meta_path.remove(self)

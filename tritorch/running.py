@@ -1,0 +1,26 @@
+"""Programs written for PyTorch, run as they are: what `python -m tritorch run` does."""
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from tritorch.alias import as_torch
+from tritorch.errors import check
+
+FOLDER = str(Path(__file__).parent / "torch_path")                       # on the path it makes `import torch` mean tritorch
+
+
+def run(program, arguments=(), module=False):
+    """Run a Python file, or a module, as Python does, where `import torch` gives tritorch: in this process, and in those that it starts,
+    by `multiprocessing`, `subprocess` or `torch.distributed.run`."""
+    check(module or Path(program).is_file() or Path(program, "__main__.py").is_file(), "run", "a Python file, or -m and a module", program,
+          error=FileNotFoundError)
+    as_torch()
+    # Python has put the folder in which it was called first; a program's own folder takes its place, as if Python had been given the file
+    sys.path[:1] = [sys.path[0] if module else os.path.dirname(os.path.abspath(program)), FOLDER]
+    os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    sys.argv = [program, *arguments]
+    if module:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program, run_name="__main__")
