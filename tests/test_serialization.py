@@ -241,13 +241,37 @@ def test_objects_of_other_classes_come_back_where_the_file_is_trusted(tmp_path):
     made = Settings(0.1, Parameter(shared.t()))
     save({"settings": made, "weight": shared, "texts": np.array(["a"]), "net": T.nn.Linear(2, 2)}, path)
     for unsure in ({}, {"weights_only": True}, {"weights_only": None}):
-        with pytest.raises(pickle.UnpicklingError, match=r"an object of \S+Settings; use weights_only=False"):
+        with pytest.raises(pickle.UnpicklingError, match=r"an object of \S+Settings; use .*weights_only=False"):
             load(path, **unsure)
     back = load(path, weights_only=False)
     assert type(back["settings"]) is Settings and back["settings"].lr == 0.1 and back["texts"].tolist() == ["a"]
     assert T.equal(back["weight"], shared) and type(back["settings"].weight) is Parameter
     back["weight"].zero_()                                               # both still show one memory
     assert not back["settings"].weight.any() and back["net"](T.ones(1, 2)).shape == (1, 2)
+
+
+class Unknown:
+    """Another one, which nobody has allowed."""
+
+
+def test_objects_of_classes_that_are_allowed_come_back_without_trust(tmp_path):
+    path, nn = tmp_path / "x", T.nn
+    net = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.1), nn.Linear(3, 1))
+    net.kept = Settings((T.device("cpu"), T.float16, T.Size([2, 3]), {1: {2}}, T.strided), net[0].weight)
+    save({"net": net, "weight": net[0].weight}, path)
+    names = [Settings, nn.Sequential, nn.Linear, nn.Dropout]
+    with T.serialization.safe_globals(names):
+        back = load(path)
+    assert back["net"].kept.lr == net.kept.lr and back["net"].kept.weight is back["net"][0].weight
+    x = T.randn(4, 2)
+    assert T.equal(back["net"].eval()(x), net.eval()(x)) and T.equal(back["weight"], net[0].weight)
+    for k, name in enumerate(names):
+        with T.serialization.safe_globals(names[:k] + names[k + 1:]), pytest.raises(pickle.UnpicklingError, match=name.__name__):
+            load(path)
+    for hostile in (Unknown(), print, type("Own", (), {"__reduce__": lambda self: (print, ("ran",))})()):
+        save({"x": Settings(hostile, None)}, path)
+        with T.serialization.safe_globals([Settings]), pytest.raises(pickle.UnpicklingError, match="Unknown|print"):
+            load(path)
 
 
 def test_objects_that_pickle_refuses_are_refused(tmp_path):

@@ -67,7 +67,8 @@ def safe_globals(safe_globals):
         _allowed[:] = before
 
 
-def _user_allowed(name):
+def allowed(name):
+    """The class or function that `add_safe_globals` has allowed under "module.name", or None."""
     for entry in _allowed:
         entry, own = entry if isinstance(entry, tuple) else (entry, f"{entry.__module__}.{entry.__qualname__}")
         if own == name:
@@ -290,7 +291,7 @@ class Unpickler(pickle._Unpickler):
         full = f"{module}.{name}"
         found = constructors().get(full)
         if found is None:
-            found = _user_allowed(full)
+            found = allowed(full)
         if found is None and self.trusted and module.split(".")[0] != "torch":
             found = super().find_class(module, name)
         if found is None:
@@ -322,8 +323,8 @@ class Unpickler(pickle._Unpickler):
             target.__dict__.update({name: value for name, value in state.items() if not hasattr(OrderedDict, name)})
             self.stack.pop()
         else:
-            allowed = self.trusted or any(type(target) is (x[0] if isinstance(x, tuple) else x) for x in _allowed)
-            need(allowed and not isinstance(target, Tensor), "state of a class that is allowed", type(target).__name__)
+            fit = self.trusted or any(type(target) is (x[0] if isinstance(x, tuple) else x) for x in _allowed)
+            need(fit and not isinstance(target, Tensor), "state of a class that is allowed", type(target).__name__)
             super().load_build()
 
     dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}

@@ -1,4 +1,5 @@
-"""Objects of programs' own classes in files of `tritorch.save`: pickles, which `load` runs where it is told that the file is trusted.
+"""Objects of programs' own classes in files of `tritorch.save`: pickles, which `load` runs where it is told that the file is trusted, or
+that all classes and functions which they name are (`serialization.safe_globals`).
 
 Their tensors are entries of the file like any others; what the pickle holds is where they are.
 """
@@ -6,10 +7,12 @@ import base64
 import io
 import pickle
 
+from tritorch.dtype import dtype, types
 from tritorch.errors import sentence
 from tritorch.layout import strided
 from tritorch.nn.parameter import Parameter
-from tritorch.pytorch_pickles import RefusedName
+from tritorch import pytorch_pickles
+from tritorch.pytorch_pickles import RefusedName, constructors
 from tritorch.safetensors import need
 from tritorch.storage import Spread
 from tritorch.tensor import Tensor
@@ -35,6 +38,24 @@ class _Unpickler(pickle.Unpickler):
         return self.decode_tensor(node)
 
 
+class _Careful(pytorch_pickles.Unpickler):
+    """The same, where a name means a plain value or what `add_safe_globals` has allowed."""
+
+    PLAIN = {"builtins.dict": pytorch_pickles.of(dict, dict, list), "tritorch.layout.strided": strided,
+             "tritorch.shape.Size": constructors()["torch.Size"], "tritorch.device.device": constructors()["torch.device"],
+             **{f"tritorch.dtype.{x.name}": x for x in vars(types).values() if isinstance(x, dtype)}}
+
+    def __init__(self, text, decode_tensor):
+        super().__init__(text, None, trusted=False)
+        self.decode_tensor = decode_tensor
+
+    def find_class(self, module, name):
+        found = self.PLAIN.get(f"{module}.{name}")
+        return super().find_class(module, name) if found is None else found
+
+    persistent_load = _Unpickler.persistent_load
+
+
 def refusal(rule, obj, path):
     """The error for an object that is no such value."""
     way_out = "its state_dict()" if hasattr(obj, "state_dict") else "tensors, numbers, strings, and containers of them"
@@ -54,9 +75,10 @@ def encode(obj, path, encode_tensor):
 def decode(value, decode_tensor, trusted, trial):
     """The object again. In a trial it is only looked at."""
     need(type(value) is list and len(value) == 2 and all(type(part) is str for part in value), "a class and a pickle", value)
-    if not trusted:
+    if not trusted and pytorch_pickles.allowed(value[0]) is None:
         raise RefusedName(sentence("load", "values that no code restores", f"an object of {value[0]:.80}",
-                                   use="weights_only=False for a file that you trust"))
+                                   use="serialization.safe_globals for its classes, or weights_only=False for a file that you trust"))
     if trial:
         return None
-    return _Unpickler(io.BytesIO(base64.b64decode(value[1])), decode_tensor).load()
+    text = base64.b64decode(value[1])
+    return (_Unpickler(io.BytesIO(text), decode_tensor) if trusted else _Careful(text, decode_tensor)).load()

@@ -84,8 +84,8 @@ after_triton()
 
 def __getattr__(name):
     """tritorch.cuda.amp, make_graphed_callables and the constructors FloatTensor, LongTensor, … lie above this layer, few ask for nvtx, the
-    profiler and what the board says of itself: they load when they are asked for."""
-    if name in ("amp", "nvtx", "profiler"):
+    profiler, PyTorch's other names for files, and what the board says of itself: they load when they are asked for."""
+    if name in ("amp", "graphs", "nccl", "nvtx", "profiler", "streams"):
         return importlib.import_module("tritorch.cuda." + name)
     if name == "_initialized":                                           # packages read it, where PyTorch says is_initialized()
         return is_initialized()

@@ -4,6 +4,7 @@ import sys
 from tritorch.nn import (
     activation,
     adaptive,
+    attention,
     container,
     conv,
     distance,
@@ -16,6 +17,7 @@ from tritorch.nn import (
     norm,
     padding,
     pooling,
+    recurrent_cells,
     rnn,
     shaping,
     sizes,
@@ -32,6 +34,11 @@ _FILES = {"activation": activation, "adaptive": adaptive, "container": container
           shaping, "fold": shaping, "pixelshuffle": shaping, "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
 sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
 globals().update(_FILES)
+for _file, _other, _names in ((activation, attention, ["MultiheadAttention"]), (linear, attention, ["NonDynamicallyQuantizableLinear"]),
+                              (linear, lazy, ["LazyLinear"]), (rnn, recurrent_cells, ["GRUCell", "LSTMCell", "RNNCell", "RNNCellBase"]),
+                              (conv, lazy, [f"LazyConv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3)]),
+                              (norm, lazy, [f"Lazy{kind}Norm{n}d" for kind in ("Batch", "Instance") for n in (1, 2, 3)])):
+    vars(_file).update({name: getattr(_other, name) for name in _names})
 vars(module).update(_IncompatibleKeys=IncompatibleKeys)
 vars(sizes).update(consume_prefix_in_state_dict_if_present=consume_prefix_in_state_dict_if_present)
 vars(module).update({name: f for name, f in vars(hooks).items() if name.startswith("register_module_")})

@@ -1,5 +1,7 @@
 """Optimizers and learning rate schedules, under the names of torch.optim."""
-from tritorch.optim import lr_scheduler, swa_utils
+import sys
+
+from tritorch.optim import adagrad, adam, adam_variants, averaging, lr_scheduler, swa_utils
 from tritorch.optim.adagrad import Adadelta, Adagrad, RMSprop
 from tritorch.optim.adam import Adam, AdamW
 from tritorch.optim.adam_variants import Adamax, NAdam, RAdam
@@ -12,3 +14,8 @@ from tritorch.optim.sparse_adam import SparseAdam
 
 __all__ = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop",
            "Rprop", "SGD", "SparseAdam", "lr_scheduler", "swa_utils"]
+
+# PyTorch's names for the files, for programs that import from there
+for _name, _file in dict(adadelta=adagrad, rmsprop=adagrad, adamw=adam, adamax=adam_variants, nadam=adam_variants, radam=adam_variants,
+                         asgd=averaging, rprop=averaging).items():
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = _file

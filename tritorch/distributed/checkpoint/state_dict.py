@@ -66,7 +66,7 @@ def get_optimizer_state_dict(model, optimizers, *, submodules=None, options=None
     with no_grad():
         out = {"state": {}, "param_groups": []}
         for optimizer in optimizers:
-            _begin(optimizer)
+            _init_optim_state(optimizer)
             found = optimizer.state_dict()
             numbers = {k: names[p] for k, p in enumerate(optimizer._parameters())}
             out["state"].update({numbers.get(k, k): dict(values) if isinstance(values, dict) else values
@@ -105,7 +105,7 @@ def set_optimizer_state_dict(model, optimizers, optim_state_dict, *, options=Non
     with no_grad():
         state = Fitting(options, optim_state_dict).everywhere()
         for optimizer in optimizers:
-            _begin(optimizer)
+            _init_optim_state(optimizer)
             _load(optimizer, [names[p] for p in optimizer._parameters()], state, options)
 
 
@@ -146,7 +146,7 @@ def _below(model, submodules, state, prefixes):
 
 
 # ------------------------------------------------------------------ optimizers
-def _begin(optimizer):
+def _init_optim_state(optimizer):
     """Let an optimizer make its state, by a step with gradients and a learning rate of 0; nothing happens to one that has gradients."""
     parameters = list(optimizer._parameters())
     if optimizer.state or any(p.grad is not None for p in parameters):
