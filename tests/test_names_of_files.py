@@ -14,6 +14,7 @@ NAMES = {
     "optim.radam": "RAdam", "optim.rmsprop": "RMSprop", "optim.rprop": "Rprop", "optim.adam": "Adam", "optim.sgd": "SGD",
     "cuda.streams": "Stream ExternalStream Event", "cuda.graphs": "CUDAGraph graph make_graphed_callables graph_pool_handle",
     "cuda.nccl": "version is_available", "nn.attention.bias": "CausalBias causal_lower_right",
+    "distributed._tensor.device_mesh": "init_device_mesh DeviceMesh", "distributed._tensor.placement_types": "Shard Replicate",
     "distributed.elastic.multiprocessing.errors": "record", "distributed.checkpoint.state_dict": "_init_optim_state",
 }
 

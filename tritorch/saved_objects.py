@@ -7,11 +7,11 @@ import base64
 import io
 import pickle
 
+from tritorch import pytorch_pickles
 from tritorch.dtype import dtype, types
 from tritorch.errors import sentence
 from tritorch.layout import strided
 from tritorch.nn.parameter import Parameter
-from tritorch import pytorch_pickles
 from tritorch.pytorch_pickles import RefusedName, constructors
 from tritorch.safetensors import need
 from tritorch.storage import Spread

@@ -1,7 +1,7 @@
 """PyTorch's name for the file of graphs, for programs that import from there."""
 from tritorch.cuda.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 
-__all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables"]
+__all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
 
 
 def __getattr__(name):

@@ -1,4 +1,7 @@
 """The name that torch.distributed.tensor had before, from which programs still import."""
+import sys
+
+from tritorch.distributed import device_mesh
 from tritorch.distributed import tensor as _tensor
 from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tritorch.distributed.tensor import (
@@ -16,6 +19,9 @@ from tritorch.distributed.tensor import (
     zeros,
 )
 
+__path__: list[str] = []                                                 # makes the names below importable as modules
+api, experimental, placement_types = _tensor.dtensor, _tensor.experimental, _tensor.placement_types
+sys.modules.update({f"{__name__}.{name}": globals()[name] for name in ("api", "device_mesh", "experimental", "placement_types")})
 distribute_module = _tensor.distribute_module
 
 __all__ = ["DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_module", "distribute_tensor", "empty", "full",

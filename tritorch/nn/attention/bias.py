@@ -48,7 +48,8 @@ class CausalBias(Tensor):
               "a CausalBias as attn_mask of scaled_dot_product_attention alone", "another call", error=TypeError)
         kwargs = {**dict(zip(names, args)), **kwargs}
         bias = kwargs.pop("attn_mask")
-        check(not kwargs.get("is_causal", False), "scaled_dot_product_attention", "either a CausalBias or is_causal", "both", error=ValueError)
+        check(not kwargs.get("is_causal", False), "scaled_dot_product_attention", "either a CausalBias or is_causal", "both",
+              error=ValueError)
         if bias.variant == CausalVariant.UPPER_LEFT or bias.seq_len_q == bias.seq_len_kv:
             return func(**kwargs, is_causal=True)
         if bias.seq_len_q < bias.seq_len_kv:
