@@ -55,7 +55,7 @@ HOMES = {
     "alias": "as_torch",
     "compiler": "_disable_dynamo compile",
     "func": "vmap",
-    "jit": "_assert ScriptModule",
+    "jit": "_assert ScriptModule TensorType",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
             set_deterministic_debug_mode use_deterministic_algorithms""",
     "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
