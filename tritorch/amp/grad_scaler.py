@@ -1,4 +1,5 @@
 """GradScaler: the loss times a large number, so that small gradients survive float16; the number finds its size by itself."""
+import enum
 import warnings
 from collections import defaultdict
 
@@ -11,7 +12,13 @@ from tritorch.ops import optimize
 from tritorch.ops.create import full, zeros
 from tritorch.tensor import Tensor
 
-READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
+
+class OptState(enum.Enum):
+    """What has happened to an optimizer since the last `update`."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
 
 
 class GradScaler:
@@ -69,8 +76,8 @@ class GradScaler:
             return
         self._check_started("unscale_")
         state = self._optimizers[id(optimizer)]
-        check(state["stage"] is READY, "GradScaler.unscale_", "one call for each optimizer since the last update(), before step()",
-              f"an optimizer that is {state['stage']}")
+        check(state["stage"] is OptState.READY, "GradScaler.unscale_", "one call for each optimizer since the last update(), before step()",
+              f"an optimizer that is {state['stage'].name.lower()}")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         grads = [g if g.layout is strided else g._values() for g in grads] if others else grads
         check(all(g.dtype is not float16 for g in grads), "GradScaler.unscale_", "gradients of float32 (or bfloat16) parameters", "float16",
@@ -79,7 +86,7 @@ class GradScaler:
         for device in dict.fromkeys(g.device for g in grads):
             found = state["found"][device] = zeros((), dtype=float32, device=device)
             optimize.scale_by([g for g in grads if g.device is device], inverse.to(device), found)
-        state["stage"] = UNSCALED
+        state["stage"] = OptState.UNSCALED
 
     def step(self, optimizer, *args, **kwargs):
         """Unscale the gradients if that is not done, and call `optimizer.step(*args, **kwargs)` if all are finite; returns its result."""
@@ -88,8 +95,8 @@ class GradScaler:
         check("closure" not in kwargs, "GradScaler.step", "no closure", "one")
         self._check_started("step")
         state = self._optimizers[id(optimizer)]
-        check(state["stage"] is not STEPPED, "GradScaler.step", "one call since the last update()", "a second")
-        if state["stage"] is READY:
+        check(state["stage"] is not OptState.STEPPED, "GradScaler.step", "one call since the last update()", "a second")
+        if state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         found = list(state["found"].values())
         check(found, "GradScaler.step", "gradients", "none", error=AssertionError)
@@ -102,7 +109,7 @@ class GradScaler:
                 del optimizer.found_inf
         elif not any(x.item() for x in found):
             out = optimizer.step(*args, **kwargs)
-        state["stage"] = STEPPED
+        state["stage"] = OptState.STEPPED
         return out
 
     @no_grad()
@@ -189,4 +196,4 @@ class GradScaler:
 
 
 def _fresh():
-    return {"stage": READY, "found": {}}
+    return {"stage": OptState.READY, "found": {}}

@@ -21,7 +21,7 @@ from tritorch.jit import annotations
 from tritorch.nn.module import Module
 
 __all__ = ["Attribute", "Error", "Final", "RecursiveScriptModule", "ScriptFunction", "ScriptModule", "TracerWarning", "annotate",
-           "annotations", "export", "fork", "freeze", "ignore", "is_scripting", "is_tracing", "isinstance", "load",
+           "annotations", "export", "fork", "freeze", "ignore", "interface", "is_scripting", "is_tracing", "isinstance", "load",
            "TensorType", "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing", "script_method", "trace",
            "trace_module", "unused", "wait"]
 
@@ -172,6 +172,11 @@ def script_method(fn):
 def export(fn):
     """fn itself."""
     return fn
+
+
+def interface(obj):
+    """The class itself: what it asks of modules, Python does not check."""
+    return obj
 
 
 def unused(fn):
