@@ -22,8 +22,8 @@ LAYERS = [
     ["tritorch.tensor", "tritorch.pairs"],
     ["tritorch.storage"],
     ["tritorch.cuda"],
-    ["tritorch.errors", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout", "tritorch.memory_format",
-     "tritorch.quiet", "tritorch.keywords", "tritorch.return_types"],
+    ["tritorch.errors", "tritorch.frames", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout",
+     "tritorch.memory_format", "tritorch.quiet", "tritorch.keywords", "tritorch.return_types"],
 ]
 TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.simulated", "triton_kernels")
 CUDA_BINDINGS = ("tritorch.cuda.nvidia",)

@@ -103,8 +103,8 @@ def test_nothing_to_the_power_of_what_requires_grad(device):
 @pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
 def test_losses_that_become_straight(loss, device):
     for kind in KINDS:
-        _, slope, second, again = derivatives(lambda x, y, loss=loss: loss(x, y, reduction="none"), [1.0, -1.0, 0.5, INF, NAN], kind, device,
-                                              [[0.0] * 5])
+        _, slope, second, again = derivatives(lambda x, y, loss=loss: loss(x, y, reduction="none"), [1.0, -1.0, 0.5, INF, NAN], kind,
+                                              device, [[0.0] * 5])
         np.testing.assert_array_equal(second, [0, 0, 1, 0, 0])
         np.testing.assert_array_equal(slope[:4], [1, -1, 0.5, 1])
         np.testing.assert_array_equal(slope, again)

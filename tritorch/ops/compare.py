@@ -267,12 +267,14 @@ clamp_numbers = unary("clamp_numbers", "input between two numbers.", between, at
 clamp_numbers.exact = True
 
 
-at_least = elementwise.binary("at_least", "The greater of input and other, NaN where one is; where both are equal the gradient is input's, and nobody's "
-                  "beside a NaN.", np.maximum, "maximum", tensors="input", grad_input=lambda g, input, other: choose(input >= other, g, 0),
-                  grad_other=lambda g, input, other: choose(input < other, g, 0))
-at_most = elementwise.binary("at_most", "The smaller of input and other, as at_least.", np.minimum, "minimum", tensors="input",
-                 grad_input=lambda g, input, other: choose(input <= other, g, 0),
-                 grad_other=lambda g, input, other: choose(input > other, g, 0))
+at_least = elementwise.binary(
+    "at_least", "The greater of input and other, NaN where one is. Of equal ones input has the gradient, beside a NaN nobody.", np.maximum,
+    "maximum", tensors="input", grad_input=lambda g, input, other: choose(input >= other, g, 0),
+    grad_other=lambda g, input, other: choose(input < other, g, 0))
+at_most = elementwise.binary(
+    "at_most", "The smaller of input and other, NaN where one is. Of equal ones input has the gradient, beside a NaN nobody.", np.minimum,
+    "minimum", tensors="input", grad_input=lambda g, input, other: choose(input <= other, g, 0),
+    grad_other=lambda g, input, other: choose(input > other, g, 0))
 
 
 def clamp(input, min=None, max=None, *, out=None):
