@@ -8,7 +8,8 @@ from tritorch.autograd.graph import allow_mutation_on_saved_tensors
 
 CHANGES = {
     "sin_": lambda b: b.sin_(), "a slice": lambda b: b[0].fill_(7.0), "setitem": lambda b: b.__setitem__(1, 5.0),
-    "out=": lambda b: torch.exp(torch.ones(2, 3, device=b.device), out=b.detach()), "random": lambda b: b.detach().uniform_(), "zero_": lambda b: b.zero_(),
+    "out=": lambda b: torch.exp(torch.ones(2, 3, device=b.device), out=b.detach()), "random": lambda b: b.detach().uniform_(),
+    "zero_": lambda b: b.zero_(),
     "copy_": lambda b: b.copy_(b * 2), "a list": lambda b: torch._foreach_mul_([b.detach()], 3.0), "a view": lambda b: b.t().mul_(2),
     "twice": lambda b: b.mul_(2).sin_(), "data": lambda b: b.data.add_(1),
 }
