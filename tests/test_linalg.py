@@ -270,9 +270,8 @@ def test_ldl_factors_and_what_is_solved_with_them(kind, cuda):
             near(torch.linalg.ldl_solve(LD, pivots, on(b, device), hermitian=hermitian), np.linalg.solve(full, b))
             made = torch.linalg.ldl_factor_ex(on(np.tril(full), device), hermitian=hermitian, check_errors=True)
             assert made.info.tolist() == [0, 0, 0] and made.LD.tolist() == LD.tolist()
-        right = on(b, grad=True)
-        assert torch.autograd.gradcheck(lambda v, LD=LD.cpu(), p=pivots.cpu(), h=hermitian: torch.linalg.ldl_solve(LD, p, v, hermitian=h),
-                                        right)
+        factors, h = (LD.cpu(), pivots.cpu()), hermitian
+        assert torch.autograd.gradcheck(lambda v, factors=factors, h=h: torch.linalg.ldl_solve(*factors, v, hermitian=h), on(b, grad=True))
 
 
 def rebuilt(factors, pivots, hermitian):

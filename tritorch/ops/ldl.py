@@ -18,7 +18,8 @@ def ldl_factors(A, hermitian=False):
     diagonal, and the blocks of D, of one or two rows, as LAPACK's sytrf leaves them below. pivots, int32, are rows from 1, negative for
     blocks of two. info is 0 or the number of the first zero on D's diagonal."""
     check_matrices("linalg.ldl_factor", True, A=A)
-    return [(A.shape, A.dtype, A.device, column_major(A.shape)), (A.shape[:-1], types.int32, A.device), (A.shape[:-2], types.int32, A.device)]
+    home = A.device
+    return [(A.shape, A.dtype, home, column_major(A.shape)), (A.shape[:-1], types.int32, home), (A.shape[:-2], types.int32, home)]
 
 
 @ldl_factors.impl("cpu")
