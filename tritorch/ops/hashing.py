@@ -55,8 +55,8 @@ def xor_bits_workloads(make):
 def hash_tensor(input, dim=None, keepdim=False, *, mode=0, out=None):
     """The exclusive or of the bits of elements, each as float64 or int64, over `dim` (an int or a tuple; None for all).
 
-    There is no other mode than 0.
-    The result is int64: tensors have no uint64, in which PyTorch has the same bits. Raises RuntimeError or IndexError where there is no element.
+    There is no other mode than 0. The result is int64: tensors have no uint64, in which PyTorch has the same bits. Raises RuntimeError or
+    IndexError where there is no element.
 
     >>> import tritorch as torch
     >>> torch.hash_tensor(torch.tensor([[1, 2], [4, 4]])), torch.hash_tensor(torch.tensor([[1.0, 2.0], [4.0, 4.0]]), 1)
