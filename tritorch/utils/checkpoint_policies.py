@@ -54,8 +54,8 @@ def create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mu
     >>> products = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
     >>> x = torch.eye(2, requires_grad=True)
     >>> checkpoint(lambda v: (v @ v).sin().sum(), x, use_reentrant=False, context_fn=products).backward(); x.grad
-    tensor([[1.0806, 0.0000],
-            [0.0000, 1.0806]])
+    tensor([[1.0806, 2.0000],
+            [2.0000, 1.0806]])
     """
     policy = policy_fn_or_list
     if isinstance(policy, list):
