@@ -5,13 +5,14 @@ import functools
 
 from tritorch.compiler.function import Compiled, everyone
 from tritorch.compiler.module import OptimizedModule
+from tritorch.compiler.stance import set_stance
 from tritorch.compiler.watch import Unsupported
 from tritorch.cuda.watching import host_work, watched
 from tritorch.errors import check
 from tritorch.nn.module import Module
 
 __all__ = ["Unsupported", "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin", "disable", "is_compiling",
-           "is_dynamo_compiling", "is_exporting", "list_backends", "reset"]
+           "is_dynamo_compiling", "is_exporting", "list_backends", "reset", "set_stance"]
 
 MODES = None, "default", "reduce-overhead", "max-autotune"
 OPTIONS = {"cache_size_limit": 8, "fuse": True, "inexact": False}

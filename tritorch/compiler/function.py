@@ -9,6 +9,7 @@ import weakref
 
 from tritorch.amp import clear_autocast_cache
 from tritorch.autograd import observed, places
+from tritorch.compiler import stance
 from tritorch.compiler.capture import Capture, no_room, one_at_a_time
 from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
@@ -70,7 +71,8 @@ class Compiled:
         return self if owner is None else types.MethodType(self, owner)
 
     def __call__(self, *args, **kwargs):
-        if watched.watcher is not None or not driver.available() or captures and current_graph() is not None:
+        if (watched.watcher is not None or not driver.available() or captures and current_graph() is not None
+                or stance.chosen == "force_eager"):
             return self.function(*args, **kwargs)                        # part of another capture, or nothing to capture
         kind, key = self.latest, None
         given = kind.fits(args, kwargs) if kind is not None else None
@@ -94,6 +96,8 @@ class Compiled:
                         return recording(given)
                     with record_function(f"Torch-Compiled Region: {self.name}"):
                         return recording(given)
+            if stance.chosen is not None:
+                return stance.unrecorded(self, args, kwargs)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
             if kind.idle > self.limit:
