@@ -1,5 +1,5 @@
-"""Of PTX, what Triton 3.6 does not write itself: instructions and calls of libdevice, as in the sine of a large float64, of what users write,
-such as tl.clamp(x, -limit, limit) and x % y, and forms of later versions."""
+"""Of PTX, what Triton 3.6 does not write itself: instructions and calls of libdevice, as in the sine of a large float64, of what users
+write, such as tl.clamp(x, -limit, limit) and x % y, and forms of later versions."""
 import numpy as np
 import pytest
 
