@@ -8,6 +8,7 @@ pytest.importorskip("triton")
 from test_ptx_instructions import run  # noqa: E402
 
 from tritorch.testing.ptx.machine import Fault  # noqa: E402
+from tritorch.testing.ptx.memory import Memory  # noqa: E402
 from tritorch.testing.ptx.parse import SHARED_BASE  # noqa: E402
 from tritorch.testing.ptx.snippet import LANE, Run  # noqa: E402
 
@@ -81,3 +82,13 @@ def test_tables_of_branches_that_come_before_all_code():
     got = Run(FIRST + "mov.u32 %r0, %tid.x; shr.u32 %r0, %r0, 5; brx.idx %r0, JTI0_1; ONE: mov.b32 %r1, 11; bra DONE; "
               "TWO: mov.b32 %r1, 22; DONE: bar.sync 0;", threads=64)
     assert got["r1"].tolist() == [11] * 32 + [22] * 32
+
+
+def test_a_sum_of_a_vector_without_a_result():
+    """Triton 3.9 writes red where it wrote atom."""
+    memory = Memory(1 << 20)
+    address = memory.alloc(16)
+    memory.host(address, 16).view(np.float32)[:] = 1, 2, 3, 4
+    Run("red.global.gpu.relaxed.v4.add.f32 [%rd0], {%r0, %r1, %r0, %r1};", memory=memory, rd0=address, r0=np.float32(1).view(np.uint32),
+        r1=np.float32(2).view(np.uint32))
+    assert memory.host(address, 16).view(np.float32).tolist() == [33, 66, 35, 68]

@@ -173,7 +173,7 @@ def atom(machine, ins):
     memory, places = _places(machine, ins, space(machine, ins, place, lanes), place, width * dtype.itemsize, lanes)
     operation = next(w for w in ins.modifiers if w in _ATOMIC or w == "cas")
     numbers, changed = memory.view(dtype), False
-    for k, target in enumerate(_items(result) if width > 1 else [result]):
+    for k, target in enumerate(_items(result) if result.__class__ is Vector else [result] * width):
         values = [machine.spread(machine.read(vector[k], dtype))[lanes] for vector in vectors]
         first = places // dtype.itemsize + np.asarray(k).astype(places.dtype)
         before = np.zeros(machine.lanes, dtype)
