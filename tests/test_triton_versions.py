@@ -1,4 +1,7 @@
-"""What a driver older than Triton's newer assembler is given, and what drivers get wrong in tensor maps for Blackwell."""
+"""Between compiler and launch, where versions of Triton differ: what kernels are given, against Triton's own launcher; the assembler that
+a driver knows; what drivers get wrong in tensor maps for Blackwell."""
+import importlib
+import inspect
 import os
 import re
 from types import SimpleNamespace
@@ -82,3 +85,45 @@ def test_maps_of_small_tensors_on_blackwell(stub, major, rows, cleared):  # noqa
     k.launch(1, 1, 1, 0, [given])
     words = read(fake.parameters[-1], 0, "Q"), read(fake.parameters[-1], 0, "8xQ")
     assert words == (0xABABABABABABABAB, 0xABABABABAB8BABAB if cleared else 0xABABABABABABABAB)
+
+
+# ------------------------------------------------------------------ as Triton's own launcher does it
+def by_triton(monkeypatch, given, meta):
+    """(what its launcher passes of a descriptor, what it asks the driver's map for)."""
+    asked, module = [], importlib.import_module("triton.backends.nvidia.driver")
+
+    def fill(*arguments):
+        asked.append(arguments)
+        return "map"
+
+    utils = SimpleNamespace(fill_tma_descriptor=fill, fill_tma_descriptor_tiled=fill)           # the first is that of Triton 3.6
+    monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(utils=utils))
+    arguments = (given, meta, None)[:len(inspect.signature(module.make_tensordesc_arg).parameters)]
+    return module.make_tensordesc_arg(*arguments), asked
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("padding", ["zero", "nan"])
+def test_descriptors_before_hopper_are_passed_as_triton_does(stub, monkeypatch, padding):  # noqa: F811
+    given = descriptor()
+    given.base, given.padding = given.ptr, padding
+    expected, _ = by_triton(monkeypatch, given, None)
+    sizes = [8] * 5 + [1] * (len(expected) - 9) + [4, 4, 8, 8] + [8, 8]
+    layout = importlib.import_module("tritorch.cuda.nvidia_function").Layout({"d": "tensordesc<bf16[32, 64]>"}, [], sizes)
+    assert layout.expand([given]) == expected
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("padding", ["zero", "nan"])
+@pytest.mark.parametrize("kind, size", [(10, 2), (7, 4), (6, 2), (8, 8), (9, 4)])
+def test_maps_are_those_that_triton_asks_for(stub, monkeypatch, kind, size, padding):  # noqa: F811
+    """Of the numbers by which a GPU knows element types, Triton's launcher and ours make those of the driver."""
+    fake, meta = stub[0], {**MAP, "elem_type": kind, "elem_size": size}
+    given = descriptor()
+    given.base, given.padding = SimpleNamespace(data_ptr=lambda: given.ptr), padding
+    (_, *expected), [(address, swizzle, width, host_kind, box, shape, strides, fill)] = by_triton(monkeypatch, given, meta)
+    k = function(stub, {"d": "tensordesc<bf16[32, 64]>"}, descriptors=[meta])
+    k.launch(1, 1, 1, 0, [given])
+    assert [read(fake.parameters[-1], i, code) for i, code in enumerate("iiqq", 1)] == expected
+    assert fake.maps == [{"aligned": True, "kind": host_kind, "address": address, "rest": (0, swizzle, 2, fill), "shape": [*shape[::-1]],
+                          "strides": [width * strides[0]], "box": [*box[::-1]], "ones": [1, 1]}]
