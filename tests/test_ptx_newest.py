@@ -1,5 +1,5 @@
-"""One of each family of compiled kernels on the GPU made of PTX: CI runs these with the newest Triton, the other tests of that GPU, of which
-these are a small part, with the oldest."""
+"""One of each family of compiled kernels on the GPU made of PTX: CI runs these with the newest Triton, the other tests of that GPU, of
+which these are a small part, with the oldest."""
 import numpy as np
 import pytest
 
