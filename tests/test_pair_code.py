@@ -25,7 +25,8 @@ from tritorch.testing.ptx import device, trace  # noqa: E402
 @pytest.mark.parametrize("candidate", [c for _, c in paired(choice.gluon(8192, 8192, 8192, 1, H200), 8192, 8192, 1, H200)], ids=named)
 def test_pairs_of_programs_that_share_b(candidate):
     """In every layout, and with a bias and an activation: b comes by multicast, a does not, and nothing waits for memory: neither the
-    arrivals at the other program's barriers nor the meeting at the start, which every warp comes to."""
+    arrivals at the other program's barriers nor the meeting at the start, which every warp comes to; of two kinds of idle warps Triton 3.9
+    makes one code."""
     def call(e):
         square, bias = e(4096, 4096, dtype=T.bfloat16), e(4096, dtype=T.bfloat16)
         square @ square
@@ -41,7 +42,7 @@ def test_pairs_of_programs_that_share_b(candidate):
     for code in machine_code.used(specs, 90, texts=[ONE_BEHIND], warps=lambda c: c.num_warps, **counts):
         assert code["spills"] <= 8 and code["shared"] <= H200[1] and code[ONE_BEHIND] and code["ahead"], code      # a word for a while
         assert 0 < code["multicasts"] < code["loads"] and code["remote"] == 2 * groups and not code["to memory"], code
-        assert code["meetings"] == groups + 3 and code["warps"] == max(8, 4 * groups) + 4, code
+        assert code["meetings"] in (groups + 2, groups + 3) and code["warps"] == max(8, 4 * groups) + 4, code
 
 
 def proposed(M, N, k, dtype=T.bfloat16, fused=None):
