@@ -58,6 +58,8 @@ class Account(Interpreter):
             self.operator = before
             if hasattr(op, "writes") and len(self.launches) > first:     # kernels got tables of addresses: the tensors are met here
                 columns = [args[k] for k in op.columns if args[k] is not None] + [args[k] or () for k in op.writes]
+                columns += [[x for x in a if not any(x is p for p in args[0])] for k, a in enumerate(args)         # copies of some of them
+                            if type(a) is list and k not in (*op.columns, *op.writes)]
                 largest = max(range(first, len(self.launches)), key=lambda k: self.launches[k].nbytes)
                 self.launches[largest] = self.launches[largest]._replace(nbytes=sum(footprint(x) for column in columns for x in column))
 
