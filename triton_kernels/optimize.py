@@ -137,8 +137,10 @@ def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, low_like_ptr, coefficien
     LOW: tl.constexpr = low_like_ptr is not None
     low_ptr, apart = p_ptr, False
     if LOW:
-        low_ptr = column(table_ptr, low_like_ptr, 2 + STATES, t, COUNT, ALIGNED)
-        apart = tl.load(table_ptr + (2 + STATES) * COUNT + t) != tl.load(table_ptr + t)
+        low = tl.load(table_ptr + (2 + STATES) * COUNT + t)
+        low_ptr, apart = low.to(low_like_ptr.dtype), low != tl.load(table_ptr + t)
+        if ALIGNED:                                      # four numbers of 16 bits, as a thread has them: for eight they would be exchanged
+            low_ptr = tl.multiple_of(low_ptr, 8)
     if first + BLOCK <= size:
         update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, low_ptr, apart, i, None, lr, weight_decay, factor, c0, c1, c2, numbers, RULE,
                      KIND, STATES, MAXIMIZE, DECAY, CLIP, LOW)
