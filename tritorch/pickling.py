@@ -45,7 +45,8 @@ for _kind in (DeviceStorage, HostStorage, Shared, Storage, Unwritten):
 
 def state(x):
     """Attributes that users have set."""
-    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_hooked", "_tangents", "_settled")}
+    ours = "_grad", "_inference", "_hooked", "_tangents", "_settled", "_ones"
+    return {name: value for name, value in x.__dict__.items() if name not in ours}
 
 
 def reduce_ex(x, protocol):

@@ -306,6 +306,7 @@ def _seed(op, k, t, g):
             raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} of {t.dtype} "
                                f"without one; use backward(gradient), or a sum that is real")
         g = alias(t, Tensor)._filled(1)
+        g._ones = g.storage.version                                      # see parts.is_one
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         if g.shape != t.shape:
