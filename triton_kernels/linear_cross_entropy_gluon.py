@@ -70,7 +70,7 @@ def loss_and_gradient_gluon_kernel(
     ignore_index, number, SCALED: gl.constexpr, BLOCK_N: gl.constexpr, HELD: gl.constexpr,
 ):
     """Rows of WIDTH >= N numbers of which each begins at a multiple of 16 bytes, WIDTH a multiple of 8; HELD * BLOCK_N >= N, so that the
-    last tile alone is not whole. Grid: as many programs as there are on the GPU at once."""
+    last tile alone is not whole. Grid: as many programs as there are on the GPU at once. Long, since rows come while others are read."""
     layout: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
     lane = gl.arange(0, BLOCK_N, layout)
     tiles = ()

@@ -188,6 +188,13 @@ def needed(name):
     return node is None or bool(node.edges[node.plan.op.names.index(name)])
 
 
+def one_for(x):
+    """The gradient of 1 with which a pass begins at x."""
+    g = x._filled(1)
+    g._ones = g.storage.version
+    return g
+
+
 def is_one(g):
     """For a gradient rule: whether g is the gradient of 1 with which a pass begins, and nobody has had it in between."""
     run = state.run
