@@ -353,6 +353,12 @@ def rows_samples(make):
 linear_cross_entropy_sum.samples(rows_samples)                # of a mean, float16 means something else: it has tests of its own
 
 
+@linear_cross_entropy_backward.samples
+def backward_samples(make):
+    for x, w, b, target, *rest in rows_samples(make):
+        yield make(x.shape[0]), x, w, b, target, make(x.shape[0]), *rest
+
+
 @linear_cross_entropy_rows.errors
 def rows_errors(make):
     x, w, b, target = operands(make, 3, 4, 5)
