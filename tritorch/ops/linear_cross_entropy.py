@@ -304,7 +304,8 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     """cross_entropy(linear(input, linear_weight, linear_bias), target, …) without storing the logits.
 
     input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most two GiB of logits
-    exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
+    exist at a time; for a mean or a sum the gradients are made along with the loss, those of a mean divided before they are rounded (but
+    in float16), and under autocast that of the weight in its own dtype, never rounded. Class probabilities as targets, (N, C), and
     K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
     changes nothing.
     Raises RuntimeError when shapes or dtypes do not fit, ValueError for targets of another batch, IndexError for a target that is no class.
