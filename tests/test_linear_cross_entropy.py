@@ -162,6 +162,15 @@ def test_gradients_of_a_mean_need_no_pass_of_their_own(cuda, dtype, weighted):
             np.testing.assert_allclose(g * share, want.numpy(), rtol=0, atol=near)
 
 
+def test_a_mean_of_nothing_is_nan_and_has_no_slope(cuda):
+    """As in PyTorch."""
+    for device in ("cpu", cuda):
+        x, w = [torch.tensor(a).to(device).requires_grad_() for a in (X, W)]
+        loss = F.linear_cross_entropy(x, w, torch.full((13,), -100, device=device))
+        loss.backward()
+        assert np.isnan(loss.item()) and not x.grad.any() and not w.grad.any()
+
+
 def test_memory_is_bounded_and_gradients_are_scaled_in_place(cuda, monkeypatch):
     """In pieces, more than the two of the simulated device; the logits, 4 MiB, never exist as a whole."""
     rows, classes, width = 256, 4096, 16
