@@ -88,14 +88,15 @@ def loss_and_gradient_kernel(
         loss = (1 - smoothing) * loss + smoothing / N * (weights * (top + log_total) - dot)
         hit = (1 - smoothing) * hit
         mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
+    loss = tl.where(counts, loss, 0)
     if scale_ptr is not None:
         scale = tl.load(scale_ptr)
-        loss *= scale
+        loss *= scale                                                     # NaN where no row counts
         if SCALED:
             hit *= scale
             mass *= scale
             smoothing *= scale
-    tl.store(loss_ptr + m, tl.where(counts, loss, 0))
+    tl.store(loss_ptr + m, loss)
     lse = top + log_total
     lane = tl.arange(0, BLOCK_N)[None, :]
     if counts:

@@ -96,7 +96,8 @@ def loss_and_gradient_gluon_kernel(
         top, total = sum_of_exponentials(tiles, lane, N, HELD)
         log_total = gl.where(total == 0, 0.0, libdevice.fast_log2f(total) * LN2)
         gl.store(weight_ptr + m, hit)
-        gl.store(loss_ptr + m, gl.where(counts, scale * (hit * (log_total + (top - picked))), 0.0))              # large logits cancel
+        loss = gl.where(counts, hit * (log_total + (top - picked)), 0.0)         # in this order large logits cancel exactly
+        gl.store(loss_ptr + m, loss * scale)                                     # NaN where no row counts
         lse = (top + log_total) * LOG2E
         shift, mass = lse - bits, hit
         if SCALED:
