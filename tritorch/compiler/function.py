@@ -65,7 +65,7 @@ class Compiled:
         """Start anew: every call is a first one."""
         self.kinds, self.leaves, self.modules, self.rates, self.notes, self.order = {}, [], {}, {}, {}, Order()
         self.device = driver.current() if driver.available() else None
-        self.pool, self.streams, self.latest = None, {}, None
+        self.pool, self.streams, self.latest, self.copies = None, {}, None, weakref.WeakValueDictionary()
 
     def __get__(self, owner, kind=None):
         return self if owner is None else types.MethodType(self, owner)
@@ -213,7 +213,7 @@ class Compiled:
         first = expected.matches is None
         if first:
             expected.matches = matches(expected, self.options["inexact"]) if self.options["fuse"] else []
-        plan = Fusion(expected.matches, expected.events) if expected.matches else None
+        plan = Fusion(expected.matches, expected) if expected.matches else None
         if first and plan is not None:
             return None, plan, None
         self.pool, index = self.pool or graph_pool_handle(), current_device()
@@ -282,7 +282,7 @@ class Compiled:
         situation = self.situation(watch.had_none)
         before = kind.seen.get(situation)
         if watch.plan is not None:
-            watch.repeats, watch.matches = True, watch.plan.done
+            watch.repeats, watch.matches = True, watch.plan.replaced(proven=True)
         elif before is not None:
             difference = watch.difference(before)
             watch.repeats, watch.tries = difference is None, before.tries + 1
