@@ -266,6 +266,26 @@ else:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_packages_read_names_of_torch():
+    """As accelerate does of what it keeps on disk."""
+    program = """
+import tritorch
+handle = tritorch.as_torch()
+import torch
+from torch import fx
+x = torch.ones(2, dtype=torch.bfloat16)
+assert [str(x.dtype), str(x.shape), str(x.layout)] == ["torch.bfloat16", "torch.Size([2])", "torch.strided"]
+assert [str(torch.channels_last), str(torch.per_tensor_affine)] == ["torch.channels_last", "torch.per_tensor_affine"]
+assert x.type() == "torch.BFloat16Tensor" and torch.typename(x.dtype) == "torch.dtype" and "tritorch" not in repr(x)
+def wide(x):
+    return torch.ones_like(x, dtype=torch.float64, memory_format=torch.contiguous_format, device=x.device).to(torch.device("cpu"))
+assert torch.equal(fx.symbolic_trace(wide)(x), wide(x))
+handle.remove()
+assert str(x.dtype) == "tritorch.bfloat16" and x.type() == "tritorch.BFloat16Tensor"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_torch_is_gone_with_the_handle():
     program = """
 import tritorch

@@ -139,7 +139,8 @@ def test_devices_agree(name, cuda):
 def test_results_that_programs_view(device, cuda):
     """WavLM repeats heads that were permuted and views them, which PyTorch's strides allow."""
     x = T.arange(60.0, device=cuda if device == "cuda" else "cpu").view(3, 4, 5).permute(2, 0, 1)
-    for made in (x.repeat(2, 1, 1), x.repeat(1, 1, 1, 1), x.tile(2), x.roll(1, 0), x.roll((1, -1), (0, 2)), x.roll(3), x.masked_fill(x > 9, 0)):
+    for made in (x.repeat(2, 1, 1), x.repeat(1, 1, 1, 1), x.tile(2), x.roll(1, 0), x.roll((1, -1), (0, 2)), x.roll(3),
+                 x.masked_fill(x > 9, 0)):
         assert made.is_contiguous()
     np.testing.assert_array_equal(x.repeat(2, 1, 1).view(-1, 4).cpu(), np.tile(x.cpu().numpy(), (2, 1, 1)).reshape(-1, 4))
     np.testing.assert_array_equal(x.roll((1, -1), (0, 2)).view(-1).cpu(), np.roll(x.cpu().numpy(), (1, -1), (0, 2)).ravel())
