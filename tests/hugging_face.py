@@ -51,6 +51,7 @@ def quietly():
 
 
 def record():
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"                                  # it compiles for minutes, to the same numbers
     import torch
     from hugging_face_models import NAMES

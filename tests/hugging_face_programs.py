@@ -17,13 +17,17 @@ def program(function):
     return function
 
 
+def home():
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def texts_of(model, **how):
     inputs = {key: x for key, x in inputs_of(type(model).__name__).items() if key != "labels"}
     return model.generate(**inputs, max_new_tokens=6, **how).tolist()
 
 
 def logits_of(model, name="LlamaForCausalLM"):
-    inputs = inputs_of(name)
+    inputs = {key: x.to(home()) for key, x in inputs_of(name).items()}
     with torch.no_grad():
         return model(**inputs).logits[inputs["attention_mask"] == 1].float()
 
@@ -42,7 +46,7 @@ class Lines(torch.utils.data.Dataset):
 
 def trainer(folder, steps=10, name="LlamaForCausalLM", **how):
     settings = dict(per_device_train_batch_size=4, learning_rate=1e-3, weight_decay=0.1, warmup_steps=2, max_steps=steps, logging_steps=1,
-                    save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, train_sampling_strategy="sequential")
+                    save_strategy="no", report_to=[], use_cpu=home() == "cpu", disable_tqdm=True, train_sampling_strategy="sequential")
     settings = transformers.TrainingArguments(folder, **{**settings, **how})
     return transformers.Trainer(configured(name), settings, train_dataset=Lines(), eval_dataset=Lines())
 
@@ -212,12 +216,13 @@ def files():
     with tempfile.TemporaryDirectory() as folder:
         configured("LlamaForCausalLM").save_pretrained(folder, max_shard_size="20KB")
         found.append(sorted(path.name for path in Path(folder).iterdir()))
-        found.append(traits(logits_of(kind.from_pretrained(folder).eval())))
-        found.append(traits(logits_of(kind.from_pretrained(folder, device_map="cpu", attn_implementation="eager").eval())))
-        found.append(traits(logits_of(kind.from_pretrained(folder, device_map={"": "cpu"}, low_cpu_mem_usage=True).eval())))
-        found.append(traits(logits_of(kind.from_pretrained(folder, dtype=torch.float64).eval())))
-        halved = kind.from_pretrained(folder, dtype=torch.bfloat16, device_map="cpu").eval()
-        found.append([str(halved.dtype), halved.num_parameters(), halved.get_memory_footprint(), halved.model.norm.weight.device.type])
+        parts = {"model.embed_tokens": home(), "model.rotary_emb": home(), "model.layers.0": home(), "model.layers.1": "cpu",
+                 "model.norm": "cpu", "lm_head": "cpu"}
+        for how in (dict(device_map=home(), attn_implementation="eager"), dict(device_map={"": home()}, low_cpu_mem_usage=True),
+                    dict(device_map=home(), dtype=torch.float64), dict(device_map="auto"), dict(device_map=parts)):
+            found.append(traits(logits_of(kind.from_pretrained(folder, **how))))
+        halved = kind.from_pretrained(folder, dtype=torch.bfloat16, device_map=home())
+        found.append([str(halved.dtype), halved.num_parameters(), halved.get_memory_footprint(), halved.device.type == home()])
         config = transformers.AutoConfig.from_pretrained(folder)
         with torch.device("meta"):
             empty = kind.from_config(config)

@@ -28,7 +28,7 @@ def has(name):
 
 LACKING = [f"{name} {VERSIONS[name]}" for name in PACKAGES if not has(name)]
 packages = pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
-ON_GPU = ["GPT2LMHeadModel", "LlamaForCausalLM", "BertForMaskedLM"]
+ON_GPU = ["GPT2LMHeadModel", "LlamaForCausalLM", "BertForMaskedLM", "training_in_parts", "files"]
 EXACT, ROUNDED = 3e-5, 3e-2                                                  # float32, whose sums differ in order, and bfloat16
 
 
@@ -56,11 +56,11 @@ def by_cuda(request):
 def compare(found, wanted, tolerance, where=""):
     """Numbers of a list are held to the largest of it."""
     if isinstance(wanted, dict):
-        assert isinstance(found, dict) and found.keys() == wanted.keys(), f"{where}: {found}, PyTorch has {wanted}"
+        assert isinstance(found, dict) and found.keys() == wanted.keys(), f"{where}: {str(found)[:300]}, PyTorch has {str(wanted)[:300]}"
         for key in wanted:
             compare(found[key], wanted[key], tolerance, f"{where}/{key}")
     elif isinstance(wanted, list):
-        assert isinstance(found, list) and len(found) == len(wanted), f"{where}: {found}, PyTorch has {wanted}"
+        assert isinstance(found, list) and len(found) == len(wanted), f"{where}: {str(found)[:300]}, PyTorch has {str(wanted)[:300]}"
         largest = max((abs(x) for x in wanted if isinstance(x, float)), default=1.0)
         for i, (one, other) in enumerate(zip(found, wanted)):
             if isinstance(other, float):
