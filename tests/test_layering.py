@@ -24,7 +24,7 @@ LAYERS = [
     ["tritorch.storage"],
     ["tritorch.cuda"],
     ["tritorch.errors", "tritorch.frames", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout",
-     "tritorch.memory_format", "tritorch.quiet", "tritorch.keywords", "tritorch.return_types"],
+     "tritorch.memory_format", "tritorch.quiet", "tritorch.keywords", "tritorch.own_name", "tritorch.return_types"],
 ]
 TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.simulated", "triton_kernels")
 CUDA_BINDINGS = ("tritorch.cuda.nvidia",)

@@ -45,7 +45,7 @@ def create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mu
     A policy is `fn(context, op, *args, **kwargs) -> CheckpointPolicy`, or True for MUST_SAVE and False for PREFER_RECOMPUTE; a list of
     operators stands for one that keeps their results alone. `op` is `tritorch.ops.aten.….default` (`.Tensor` for arithmetic of two
     operands) under the name that PyTorch has for it, and `args` are those of tritorch's operator, so that one call may stand for what is
-    several in PyTorch: a linear layer is aten.addmm, or aten.mm without bias, attention aten.scaled_dot_product_attention. Views and what
+    several in PyTorch: a linear layer is aten.addmm, or aten.mm without bias. Views and what
     is written in place always run again. Raises RuntimeError where a kept result was written since, unless
     `allow_cache_entry_mutation`, and for a second backward pass; TypeError and ValueError for what are no operators.
 
@@ -86,6 +86,8 @@ def aten_of(op, args):
         name = "mm" if len(args[1].shape) == 2 else "bmm"
     elif name == "linear":
         name = "mm" if args[2] is None else "addmm"
+    elif op.__name__ == "attention":
+        name = "_scaled_dot_product_flash_attention" + ("_for_cpu" if args[0].device.type == "cpu" else "")
     packet = getattr(namespace("aten"), name, None)
     return op if packet is None else getattr(packet, "Tensor" if op.__name__ in ARITHMETIC else "default")
 

@@ -28,7 +28,7 @@ def verify(name, named, group):
 def shown(facts):
     """A parameter in an error."""
     name, shape, dtype, strides = facts
-    return f"{name} of shape {shape} ({dtype.removeprefix('tritorch.')}, strides {strides})"
+    return f"{name} of shape {shape} ({dtype.rpartition('.')[2]}, strides {strides})"
 
 
 @no_grad()
