@@ -100,16 +100,19 @@ def predict(traced, occupancy, operations=0, busy=1.0, memory=None):
 
 
 def tables(blocks, programs, memory):
-    """Of each CTA of the sample the sectors of small tensors of which all `programs` such samples read every byte twice and more."""
+    """Of each CTA of the sample the sectors of small tensors that all of it reads, and of which all `programs` such samples read every byte
+    twice and more. (Of many parameters each CTA has another.)"""
     starts, ends = np.array(memory.starts), np.array(memory.ends)
     loaded, owners = [], []
     for block in blocks:
         found = [touched for warp in block for op, touched in warp if op.kind == "load" and isinstance(touched, np.ndarray)]
-        loaded.append(np.unique(np.concatenate([np.zeros(0, np.int64), *found])))
+        sectors = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+        loaded.append(sectors[sectors * 32 >= starts[0]])                # below it are tensors that are gone
         owners.append(np.searchsorted(starts, loaded[-1] * 32, "right") - 1)
     sizes = ends - starts
     reads = np.bincount(np.concatenate(owners), minlength=len(starts)) * 32 * programs
-    often = (sizes <= _TABLE) & (reads >= 2 * sizes)
+    readers = np.bincount(np.concatenate([np.unique(owner) for owner in owners]), minlength=len(starts))
+    often = (sizes <= _TABLE) & (reads >= 2 * sizes) & (readers == len(blocks))
     return [set(sectors[often[owner]].tolist()) for sectors, owner in zip(loaded, owners)]
 
 
