@@ -36,7 +36,7 @@ class State:
         self.modules, self.device, self.mp_policy, self.automatic = [weakref.ref(m) for m in modules], device, mp_policy, automatic
         self.groups, self.is_root, self.phase = [], None, Phase.IDLE
         self.iteration, self.communication = Iteration(), Communication()
-        self.next_forward, self.next_backward = [], []                   # states to gather for early
+        self.next_forward, self.next_backward, self.prefetches = [], [], True    # states to gather for early; whether others are
         self.left = set()                                                # numbers of the modules whose forward is still to come, of several
         for k, module in enumerate(modules):
             module._fsdp_state = self
@@ -186,7 +186,7 @@ class State:
             queue_callback(self._over)
         with record_function("FSDP.pre_backward"):
             for group in self.groups:
-                group.before_backward(not self.next_backward)
+                group.before_backward(self.prefetches and not self.next_backward)
             for state in self.next_backward:
                 for group in reversed(state.groups):
                     group.fetch(Phase.BEFORE_BACKWARD)
