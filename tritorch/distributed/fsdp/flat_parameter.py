@@ -1,5 +1,6 @@
 """What programs ask of the one flat parameter that a unit has in PyTorch, and not here."""
 from tritorch.autograd.modes import no_grad
+from tritorch.distributed.fsdp.state_types import clean
 from tritorch.nn.parameter import Parameter
 
 
@@ -10,7 +11,8 @@ class FlatParameter(Parameter):
     def __new__(cls, state):
         (group,) = state.groups
         made = super().__new__(cls, group.flats[0].memory, any(cut.sharded.requires_grad for cut in group.cuts))
-        made._group, made._fqns = group, [cut.name for cut in group.cuts]
+        own, unit = {id(cut.registered()) for cut in group.cuts}, state.modules[0]()
+        made._group, made._fqns = group, [clean(name) for name, p in unit.module.named_parameters() if id(p) in own]
         return made
 
     @property
