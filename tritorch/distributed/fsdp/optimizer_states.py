@@ -44,8 +44,8 @@ def by_name(model, optim, optim_state_dict, optim_input, kind, rank0_only, offlo
     def one(x, _):
         if isinstance(x, DTensor):
             whole = x.detach().full_tensor() if kind is StateDictType.FULL_STATE_DICT else None      # all ranks take part
-            x = None if drops else in_form(x, kind, whole, offload)
-        return None if x is None or drops else x.to(cpu) if offload and not isinstance(x, DTensor) else x
+            return None if drops else in_form(x, kind, whole, offload)
+        return None if drops else (x.to(cpu) if offload else x).detach().clone()                    # mostly counts of steps, which go on
 
     state = {names[key] if isinstance(key, int) else key: mapped(one, value) for key, value in found["state"].items()}
     if drops:
