@@ -117,7 +117,7 @@ def states(rank, size):
         with FSDP.state_dict_type(model, *config):
             assert FSDP.get_state_dict_type(model).state_dict_type is config[0]
             state, of_steps = model.state_dict(), FSDP.optim_state_dict(model, steps)
-        kept.append(copy.deepcopy((dict(state), of_steps)))              # they share memory with what is trained on
+        kept.append(copy.deepcopy((dict(state), of_steps)))              # which share memory with the model
         out.append([list(state), [type(x).__name__ for x in state.values()], list(of_steps["state"]), of_steps["param_groups"][0]["params"]])
     full, of_steps = kept[0]
     out.append((numbers(full), numbers(of_steps["state"])))
@@ -125,29 +125,31 @@ def states(rank, size):
         alone = FSDP.optim_state_dict(model, steps)
         out.append((list(model.state_dict()), list(alone)))
     one_step(model, steps, rank, size, 1)
-    wanted, after = numbers(model.state_dict()), []
-    for config, (state, of_optimizer) in zip(configs, kept):
-        other = make(0)
-        fresh = adamw(other.parameters())
-        with FSDP.state_dict_type(other, *config):
-            assert str(other.load_state_dict(state)) == "<All keys matched successfully>"
-            fresh.load_state_dict(FSDP.optim_state_dict_to_load(other, fresh, of_optimizer))
-        one_step(other, fresh, rank, size, 1)
-        after.append(numbers(other.state_dict()))
-    other = make(0)
-    fresh = adamw(other.parameters())
-    other.load_state_dict(full)
-    fresh.load_state_dict(FSDP.scatter_full_optim_state_dict(alone or None, other, optim=fresh))
-    one_step(other, fresh, rank, size, 1)
-    after.append(numbers(other.state_dict()))
-    other = make(0)
-    fresh = adamw(other.parameters())
-    whole = by_name.StateDictOptions(full_state_dict=True)
-    by_name.set_state_dict(other, fresh, model_state_dict=full, optim_state_dict=of_steps, options=whole)
-    one_step(other, fresh, rank, size, 1)
-    after.append(numbers(by_name.get_model_state_dict(other, options=whole)))
-    assert FSDP.get_state_dict_type(other).state_dict_type is FULL
-    return out, wanted, after
+    return out, numbers(model.state_dict()), loaded(make, configs, kept, alone, rank, size)
+
+
+def loaded(make, configs, kept, alone, rank, size):
+    """State dicts of models of other numbers that have loaded those, and made a step."""
+    after, whole = [], by_name.StateDictOptions(full_state_dict=True)
+    full, of_steps = kept[0]
+    for config in [*configs, "from one rank", "by names"]:
+        model = make(0)
+        steps = adamw(model.parameters())
+        if config == "by names":
+            by_name.set_state_dict(model, steps, model_state_dict=full, optim_state_dict=of_steps, options=whole)
+        elif config == "from one rank":
+            model.load_state_dict(full)
+            steps.load_state_dict(FSDP.scatter_full_optim_state_dict(alone or None, model, optim=steps))
+        else:
+            state, of_optimizer = kept[len(after)]
+            with FSDP.state_dict_type(model, *config):
+                assert str(model.load_state_dict(state)) == "<All keys matched successfully>"
+                steps.load_state_dict(FSDP.optim_state_dict_to_load(model, steps, of_optimizer))
+        one_step(model, steps, rank, size, 1)
+        after.append(numbers(model.state_dict()))
+    assert list(numbers(by_name.get_model_state_dict(model, options=whole))) == list(after[-1])
+    assert FSDP.get_state_dict_type(model).state_dict_type is FULL
+    return after
 
 
 def summoned(rank, size):
@@ -161,7 +163,8 @@ def summoned(rank, size):
     own = {name: p.grad.full_tensor().numpy() for name, p in model.named_parameters() if "1." not in name}
     with FSDP.summon_full_params(model, with_grads=True):
         out.append({name: (type(p).__name__, p.detach().numpy().copy()) for name, p in model.named_parameters()})
-        assert all(np.array_equal(p.grad.numpy(), own["_fsdp_wrapped_module." + name]) for name, p in model.named_parameters() if name[0] != "1")
+        assert all(np.array_equal(p.grad.numpy(), own["_fsdp_wrapped_module." + name])
+                   for name, p in model.named_parameters() if name[0] != "1")
         with torch.no_grad():
             model[0].weight.copy_(torch.arange(15.0).view(5, 3))
             model[0].bias.grad.fill_(7)

@@ -325,7 +325,8 @@ def test_what_is_not_here_says_so():
     from tritorch.distributed.tensor.placement_types import _StridedShard
     from tritorch.utils import cpp_extension
 
-    refused(NotImplementedError, lambda: torch.export.export(nn.Linear(2, 2), (X,)), lambda: cpp_extension.load("kernel", ["kernel.cu"]), lambda: cpp_extension.load_inline("kernel", ""),
+    refused(NotImplementedError, lambda: torch.export.export(nn.Linear(2, 2), (X,)),
+            lambda: cpp_extension.load("kernel", ["kernel.cu"]), lambda: cpp_extension.load_inline("kernel", ""),
             lambda: _StridedShard(0, split_factor=2))
     assert cpp_extension.CUDA_HOME is None and not isinstance(nn.Linear(2, 2), torch.export.ExportedProgram)
 

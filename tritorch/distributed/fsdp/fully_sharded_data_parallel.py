@@ -29,8 +29,8 @@ from tritorch.distributed.fsdp.state_types import PREFIX, WRAPPED, clean, of_typ
 from tritorch.distributed.fsdp.summoned import summon
 from tritorch.distributed.fsdp.unit_states import loading, saved
 from tritorch.distributed.fsdp.units import HYBRID, NAME, begin_unit, device_for, mesh_for
-from tritorch.distributed.fsdp.wrap import _or_policy, _Policy, _recursive_wrap, _wrap_chosen, transformer_auto_wrap_policy
 from tritorch.distributed.fsdp.without_precision import in_float32
+from tritorch.distributed.fsdp.wrap import _or_policy, _Policy, _recursive_wrap, _wrap_chosen, transformer_auto_wrap_policy
 from tritorch.errors import check
 from tritorch.nn.container import ModuleDict, ModuleList
 from tritorch.nn.module import Module
@@ -213,8 +213,8 @@ class FullyShardedDataParallel(Module):
         try:
             yield
         finally:
-            for group, group.reduce_grads, group.all_reduce_grads in before:
-                pass
+            for group, reduces, all_reduces in before:
+                group.reduce_grads, group.all_reduce_grads = reduces, all_reduces
 
     def clip_grad_norm_(self, max_norm, norm_type=2.0):
         """Scale all gradients in place so that their norm, as one vector, is at most `max_norm`; returns what it was. All ranks call it.
@@ -299,6 +299,7 @@ def wrap_below(module, policy, ignored_modules, arguments):
         _wrap_chosen(module, chosen, FullyShardedDataParallel)
         return
     if classes:
-        policy = functools.partial(_or_policy, policies=[policy, functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=classes)])
+        too = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=classes)
+        policy = functools.partial(_or_policy, policies=[policy, too])
     _recursive_wrap(module, policy, FullyShardedDataParallel, ignored_modules, arguments["ignored_states"], only_wrap_children=True,
                     **arguments)
