@@ -118,7 +118,8 @@ def states(rank, size):
             assert FSDP.get_state_dict_type(model).state_dict_type is config[0]
             state, of_steps = model.state_dict(), FSDP.optim_state_dict(model, steps)
         kept.append(copy.deepcopy((dict(state), of_steps)))              # which share memory with the model
-        out.append([list(state), [type(x).__name__ for x in state.values()], list(of_steps["state"]), of_steps["param_groups"][0]["params"]])
+        kinds = [type(x).__name__ for x in state.values()]
+        out.append([list(state), kinds, list(of_steps["state"]), of_steps["param_groups"][0]["params"]])
     full, of_steps = kept[0]
     out.append((numbers(full), numbers(of_steps["state"])))
     with FSDP.state_dict_type(model, FULL, fsdp.FullStateDictConfig(True, True), fsdp.FullOptimStateDictConfig(True, True)):

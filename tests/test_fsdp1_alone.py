@@ -9,6 +9,7 @@ import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
 from tritorch.distributed import fsdp
+from tritorch.distributed.algorithms._checkpoint import checkpoint_wrapper as activations
 from tritorch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from tritorch.distributed.fsdp import MixedPrecision, OptimStateKeyType, ShardingStrategy, StateDictType
 from tritorch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -279,3 +280,53 @@ def test_parameters_that_stay():
     assert model.clip_grad_norm_(0.5).item() == pytest.approx(wanted, rel=1e-6)
     assert model.clip_grad_norm_(0.5).item() == pytest.approx(0.5, rel=1e-4)
     assert list(model.state_dict()) == [f"{k}.{name}" for k in range(3) for name in ("weight", "bias")]
+
+
+class Twice(nn.Module):
+    """A layer that counts its calls, with a keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(3, 3), 0
+
+    def forward(self, x, factor=1.0):
+        self.calls += 1
+        return self.layer(x).tanh() * factor
+
+
+@pytest.mark.parametrize("wrapper", [
+    activations.checkpoint_wrapper, activations.offload_wrapper,
+    functools.partial(activations.checkpoint_wrapper, checkpoint_impl=activations.CheckpointImpl.REENTRANT),
+    functools.partial(activations.checkpoint_wrapper, checkpoint_fn=lambda fn, *args, **kwargs: fn(*args, **kwargs))])
+def test_activations_that_are_computed_again(wrapper):
+    """As accelerate does it: checkpoints inside of the units of a model that is wrapped."""
+    make = lambda: FSDP(nn.Sequential(Twice(), nn.ReLU(), Twice()), auto_wrap_policy=ModuleWrapPolicy({Twice}), device_id="cpu")
+    plain, model = make(), make()
+    policy = functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Twice))
+    activations.apply_activation_checkpointing(model, wrapper, auto_wrap_policy=policy)
+    assert str(model.load_state_dict(plain.state_dict())) == "<All keys matched successfully>"
+    assert list(model.state_dict()) == list(plain.state_dict()) and list(model.state_dict()._metadata) == list(plain.state_dict()._metadata)
+    x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+    for one in (plain, model):
+        one(x).sum().backward()
+    again = wrapper is activations.checkpoint_wrapper or "checkpoint_impl" in getattr(wrapper, "keywords", {})
+    assert model[0].module.calls == 1 + again and type(model[0].module) is Twice and model[0]._fsdp_wrapped_module.calls == 1 + again
+    for mine, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad.to_local(), wanted.grad.to_local())
+    saved = FSDP.optim_state_dict(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert saved["param_groups"][0]["params"] == list(model.state_dict())
+    alone = wrapper(Twice())
+    assert torch.equal(alone(x, factor=2.0), 2 * alone(x))
+    assert [name for name, _ in alone.named_parameters()] == ["layer.weight", "layer.bias"]
+    with pytest.raises(AttributeError):
+        alone.nothing  # noqa: B018
+    assert wrapper(nn.Sequential(Twice()))[0].calls == 0
+
+
+def test_which_modules_are_computed_again():
+    make = lambda: nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+    for given in ({"check_fn": lambda m: isinstance(m, nn.Linear)}, {"auto_wrap_policy": LINEAR}):
+        model = make()
+        activations.apply_activation_checkpointing(model, **given)
+        wrapped = [isinstance(m, activations.CheckpointWrapper) for m in (model[0], model[1], model[1][0], model[2])]
+        assert wrapped == [True, False, True, False]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tritorch.autograd.modes import no_grad
 from tritorch.autograd.places import stacklevel
 from tritorch.distributed.checkpoint.whole import Fitting, mapped, whole
-from tritorch.distributed.fsdp.state_types import WRAPPED, as_shards
+from tritorch.distributed.fsdp.state_types import CHECKPOINTED, WRAPPED, as_shards
 from tritorch.errors import check
 from tritorch.nn.parallel.distributed import DistributedDataParallel
 from tritorch.nn.state_dict import IncompatibleKeys
@@ -129,7 +129,7 @@ def _plain_name(model, name):
     """A name without the steps that lead into a wrapper."""
     here, out = model, []
     for step in name.split("."):
-        if not (step == "module" and isinstance(here, DistributedDataParallel) or step in ("_orig_mod", WRAPPED)):
+        if not (step == "module" and isinstance(here, DistributedDataParallel) or step in ("_orig_mod", WRAPPED, CHECKPOINTED)):
             out.append(step)
         here = getattr(here, step, None)
     return ".".join(out)

@@ -25,7 +25,7 @@ from tritorch.distributed.fsdp.api import (  # noqa: F401
 from tritorch.distributed.fsdp.flat_parameter import FlatParameter, Handle
 from tritorch.distributed.fsdp.module import state_of
 from tritorch.distributed.fsdp.norms import clip
-from tritorch.distributed.fsdp.state_types import PREFIX, WRAPPED, clean, of_type, set_type, settings, units_of
+from tritorch.distributed.fsdp.state_types import CHECKPOINTED, PREFIX, WRAPPED, clean, of_type, set_type, settings, units_of
 from tritorch.distributed.fsdp.summoned import summon
 from tritorch.distributed.fsdp.unit_states import loading, saved
 from tritorch.distributed.fsdp.units import HYBRID, NAME, begin_unit, device_for, mesh_for
@@ -119,8 +119,9 @@ class FullyShardedDataParallel(Module):
     # -------------------------------------------------------------- the module inside
     @property
     def module(self):
-        """The wrapped module."""
-        return self._modules[WRAPPED]
+        """The wrapped module, without a wrapper of activations between."""
+        inside = self._modules[WRAPPED]
+        return inside._modules.get(CHECKPOINTED, inside)
 
     def __getattr__(self, name):
         try:
@@ -135,7 +136,7 @@ class FullyShardedDataParallel(Module):
 
     def forward(self, *args, **kwargs):
         with record_function("FullyShardedDataParallel.forward"):
-            return self.module(*args, **kwargs)
+            return self._modules[WRAPPED](*args, **kwargs)
 
     @staticmethod
     def fsdp_modules(module, root_only=False):

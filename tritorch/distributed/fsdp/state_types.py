@@ -9,7 +9,7 @@ from tritorch.distributed.fsdp.module import state_of
 from tritorch.distributed.fsdp.units import UnitState
 from tritorch.errors import check
 
-WRAPPED = "_fsdp_wrapped_module"
+WRAPPED, CHECKPOINTED = "_fsdp_wrapped_module", "_checkpoint_wrapped_module"
 PREFIX = WRAPPED + "."
 CONFIGS = {
     StateDictType.FULL_STATE_DICT: (api.FullStateDictConfig, api.FullOptimStateDictConfig),
@@ -25,7 +25,13 @@ def units_of(model):
 
 def clean(name):
     """The name of a parameter without the steps that lead into wrappers."""
-    return name.replace(PREFIX, "")
+    return name.replace(PREFIX, "").replace(CHECKPOINTED + ".", "")
+
+
+def rename(names, old, new):
+    """Let what begins with one prefix begin with another, in place."""
+    for name in [name for name in names if name.startswith(old)]:
+        names[new + name[len(old):]] = names.pop(name)
 
 
 def settings(model):

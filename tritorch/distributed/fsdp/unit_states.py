@@ -4,16 +4,10 @@ from tritorch.device import cpu
 from tritorch.distributed.checkpoint.whole import Fitting
 from tritorch.distributed.fsdp.api import StateDictType
 from tritorch.distributed.fsdp.module import state_of
-from tritorch.distributed.fsdp.state_types import PREFIX, WRAPPED, clean
+from tritorch.distributed.fsdp.state_types import PREFIX, WRAPPED, clean, rename
 from tritorch.distributed.fsdp.summoned import wholes
 from tritorch.distributed.tensor.dtensor import made
 from tritorch.tensor import Tensor
-
-
-def rename(names, old, new):
-    """Let what begins with one prefix begin with another, in place."""
-    for name in [name for name in names if name.startswith(old)]:
-        names[new + name[len(old):]] = names.pop(name)
 
 
 @no_grad()
