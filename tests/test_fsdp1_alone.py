@@ -8,8 +8,12 @@ from worlds import no_gpu  # noqa: F401
 import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
-from tritorch.distributed import fsdp
+from tritorch.distributed import checkpoint, fsdp
 from tritorch.distributed.algorithms._checkpoint import checkpoint_wrapper as activations
+from tritorch.distributed.algorithms._comm_hooks import LOW_PRECISION_HOOKS
+from tritorch.distributed.algorithms._comm_hooks import default_hooks as hooks
+from tritorch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from tritorch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from tritorch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from tritorch.distributed.fsdp import MixedPrecision, OptimStateKeyType, ShardingStrategy, StateDictType
 from tritorch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -73,8 +77,18 @@ def test_what_a_wrapper_shows():
     with pytest.raises(AttributeError, match="nothing"):
         model.nothing  # noqa: B018
     seen = FSDP(Seen(), device_id="cpu")
+    steps = torch.optim.SGD(seen.parameters(), lr=0.1)
+    with torch.no_grad():
+        seen(torch.ones(2, 4))
+    assert seen.shapes == [nn.Parameter, (3, 4)] and len(get_optimizer_state_dict(seen, steps)["param_groups"][0]["params"]) == 6
     seen(torch.ones(2, 4))
-    assert seen.shapes == [nn.Parameter, (3, 4)]
+    assert [*seen.parameters()] == steps.param_groups[0]["params"] and type(seen.first.weight) is type(weight)
+
+
+def test_views_are_told():
+    model = FSDP(nn.Sequential(nn.Linear(2, 2), nn.Flatten(0)), device_id="cpu")
+    with pytest.warns(UserWarning, match="forward of Sequential returned a view"):
+        model(torch.ones(1, 2))
 
 
 def test_policies_and_wrapping():
@@ -330,3 +344,44 @@ def test_which_modules_are_computed_again():
         activations.apply_activation_checkpointing(model, **given)
         wrapped = [isinstance(m, activations.CheckpointWrapper) for m in (model[0], model[1], model[1][0], model[2])]
         assert wrapped == [True, False, True, False]
+
+
+def test_checkpoint_of_shards(tmp_path):
+    """As Lightning does it: the optimizer's state is read before the optimizer has one."""
+    def made(seed):
+        torch.manual_seed(seed)
+        model = FSDP(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), auto_wrap_policy=LINEAR, device_id="cpu")
+        FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+        return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+    model, steps = made(0)
+    model(torch.ones(2, 3)).sum().backward()
+    steps.step()
+    checkpoint.save({"model": model.state_dict(), "steps": FSDP.optim_state_dict(model, steps)}, checkpoint_id=tmp_path)
+    other, fresh = made(1)
+    state = {"model": other.state_dict()}
+    checkpoint.load(state, checkpoint_id=tmp_path)
+    other.load_state_dict(state["model"])
+    reader = checkpoint.FileSystemReader(path=tmp_path)
+    loaded = load_sharded_optimizer_state_dict(model_state_dict=state["model"], optimizer_key="steps", storage_reader=reader)
+    fresh.load_state_dict(FSDP.optim_state_dict_to_load(other, fresh, loaded["steps"]))
+    for mine, wanted in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine.to_local(), wanted.to_local()) and fresh.state[mine]["step"] == 1
+        assert torch.equal(fresh.state[mine]["exp_avg_sq"].to_local(), steps.state[wanted]["exp_avg_sq"].to_local())
+    assert list(loaded["steps"]["state"]) == list(model.state_dict()) and fresh.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("hook", [hooks.allreduce_hook, *LOW_PRECISION_HOOKS])
+def test_hooks_for_gradients(hook):
+    model, x = FSDP(nn.Linear(2, 1), device_id="cpu"), torch.tensor([[1.0, 1.001]])
+    model.register_comm_hook(hooks.LowPrecisionState(dist.group.WORLD), hook)
+    model(x).sum().backward()
+    kind = {hooks.fp16_compress_hook: torch.float16, hooks.bf16_compress_hook: BF16}.get(hook, F32)
+    assert torch.equal(model.weight.grad.to_local(), x.to(kind).float())
+    part = torch.zeros(2)
+    hook(hooks.DefaultState(dist.group.WORLD), x[0], part) if kind is not F32 else hooks.reduce_scatter_hook(
+        hooks.DefaultState(dist.group.WORLD), x[0], part)
+    assert torch.equal(part, x[0].to(kind).float())
+    assert [hooks.DefaultState._get_gradient_predivide_factor(n) for n in (1, 2, 4, 6, 8, 64)] == [1.0, 2.0, 2.0, 4.0, 4.0, 8.0]
+    with pytest.raises(ValueError, match="process group"):
+        hooks.DefaultState(None)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tritorch.autograd.modes import no_grad
 from tritorch.autograd.places import stacklevel
 from tritorch.distributed.checkpoint.whole import Fitting, mapped, whole
-from tritorch.distributed.fsdp.state_types import CHECKPOINTED, WRAPPED, as_shards
+from tritorch.distributed.fsdp.state_types import CHECKPOINTED, WRAPPED, as_shards, shard
 from tritorch.errors import check
 from tritorch.nn.parallel.distributed import DistributedDataParallel
 from tritorch.nn.state_dict import IncompatibleKeys
@@ -137,6 +137,7 @@ def _plain_name(model, name):
 
 def _names(model):
     """{parameter: its name}."""
+    shard(model)
     return {p: _plain_name(model, name) for name, p in model.named_parameters()}
 
 

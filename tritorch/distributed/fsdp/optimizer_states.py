@@ -7,8 +7,7 @@ from tritorch.autograd.places import stacklevel
 from tritorch.device import cpu
 from tritorch.distributed.checkpoint.whole import Fitting, mapped
 from tritorch.distributed.fsdp.api import OptimStateKeyType, StateDictType
-from tritorch.distributed.fsdp.module import state_of
-from tritorch.distributed.fsdp.state_types import clean, settings, units_of
+from tritorch.distributed.fsdp.state_types import clean, settings, shard, units_of
 from tritorch.distributed.fsdp.unit_states import in_form, part
 from tritorch.distributed.tensor import DTensor
 from tritorch.errors import check
@@ -25,8 +24,7 @@ def ordered(model, optim=None, optim_input=None):
 
 def names_of(model, parameters):
     """The names of parameters, without those of wrappers."""
-    for unit in units_of(model):
-        state_of(unit).sharded()
+    shard(model)
     names = {p: clean(name) for name, p in model.named_parameters()}
     check(all(p in names for p in parameters), "optim_state_dict", "an optimizer of the model's parameters", "one of others",
           use="an optimizer that is made after FullyShardedDataParallel", error=KeyError)

@@ -163,16 +163,19 @@ class State:
         self.iteration.root = None
         return output
 
+    def title(self):
+        """The classes of the modules, as they were before."""
+        return ", ".join(type(m()).__mro__[2].__name__ for m in self.modules)
+
     def _watch(self, output):
         """When a gradient comes to an output, the parameters are needed."""
         if not modes.grad:
             return
         for x in tensors_with_gradients(output):
             if x._base is not None:
-                names = ", ".join(type(m()).__mro__[2].__name__ for m in self.modules)
-                warnings.warn(f"{NAME}: forward of {names} returned a view. A write in place to it goes another way back than through "
-                              "the hook that gathers parameters; use out-of-place operators on it, or x.clone() before", UserWarning,
-                              stacklevel=stacklevel())
+                warnings.warn(f"{NAME}: forward of {self.title()} returned a view. A write in place to it goes another way back than "
+                              "through the hook that gathers parameters; use out-of-place operators on it, or x.clone() before",
+                              UserWarning, stacklevel=stacklevel())
             register_hook(x, self._before_backward)
 
     # -------------------------------------------------------------- backward

@@ -23,6 +23,13 @@ def units_of(model):
     return [m for m in model.modules() if isinstance(state_of(m), UnitState)]
 
 
+def shard(model):
+    """Let all modules show their shards, which are what optimizers know."""
+    for state in filter(None, map(state_of, model.modules())):
+        for group in state.groups:
+            group.reshard(entirely=True)
+
+
 def clean(name):
     """The name of a parameter without the steps that lead into wrappers."""
     return name.replace(PREFIX, "").replace(CHECKPOINTED + ".", "")

@@ -12,7 +12,7 @@ from tritorch.device import device as Device
 from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tritorch.distributed.fsdp.api import ShardingStrategy
 from tritorch.distributed.fsdp.containers import cast
-from tritorch.distributed.fsdp.group import Group
+from tritorch.distributed.fsdp.group import Group, Phase
 from tritorch.distributed.fsdp.meshes import Meshes
 from tritorch.distributed.fsdp.parameter import Cut
 from tritorch.distributed.fsdp.policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
@@ -62,6 +62,15 @@ class UnitState(State):
         of = self.precision
         casts = of.cast_forward_inputs or self.is_root and of.cast_root_forward_inputs
         return cast(of.param_dtype, (args, kwargs)) if casts and of.param_dtype is not None else (args, kwargs)
+
+    def rest(self):
+        """Outside of forward and backward modules show their shards, the outermost one after a pass without gradients, too."""
+        if self.phase is Phase.IDLE and not self.summoned:
+            for group in self.groups:
+                group.reshard(entirely=True)
+
+    def title(self):
+        return type(self.modules[0]().module).__name__
 
     def sharded(self):
         """The groups (one, or none), after the module has got its shards back."""
