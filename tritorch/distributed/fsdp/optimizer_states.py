@@ -8,6 +8,7 @@ from tritorch.device import cpu
 from tritorch.distributed.checkpoint.whole import Fitting, mapped
 from tritorch.distributed.fsdp.api import OptimStateKeyType, StateDictType
 from tritorch.distributed.fsdp.state_types import clean, settings, shard, units_of
+from tritorch.distributed.fsdp.summoned import whole_of
 from tritorch.distributed.fsdp.unit_states import in_form, part
 from tritorch.distributed.tensor import DTensor
 from tritorch.errors import check
@@ -41,7 +42,7 @@ def by_name(model, optim, optim_state_dict, optim_input, kind, rank0_only, offlo
 
     def one(x, _):
         if isinstance(x, DTensor):
-            whole = x.detach().full_tensor() if kind is StateDictType.FULL_STATE_DICT else None      # all ranks take part
+            whole = whole_of(x, units[0].compute_device) if kind is StateDictType.FULL_STATE_DICT else None    # all ranks take part
             return None if drops else in_form(x, kind, whole, offload)
         return None if drops else (x.to(cpu) if offload else x).detach().clone()                    # mostly counts of steps, which go on
 

@@ -4,6 +4,7 @@ import contextlib
 from tritorch import distributed as dist
 from tritorch.autograd.modes import no_grad
 from tritorch.device import cpu
+from tritorch.distributed.tensor.dtensor import made
 from tritorch.errors import check
 from tritorch.nn.parameter import Parameter
 from tritorch.ops.create import empty
@@ -48,7 +49,7 @@ def summon(states, name, writeback, rank0_only, offload_to_cpu, with_grads):
             state.summoned = True
             stack.callback(setattr, state, "summoned", False)
             for group in state.sharded():
-                whole, grads = wholes(group), {cut: full_grad(cut) for cut in group.cuts} if with_grads else {}
+                whole, grads = wholes(group), {cut: full_grad(cut, group.device) for cut in group.cuts} if with_grads else {}
                 if not rank0_only or state.modules[0]().rank == 0:
                     stack.enter_context(registered(group, whole, grads, writeback, offload_to_cpu))
         yield
@@ -59,7 +60,8 @@ def registered(group, whole, grads, writeback, offload_to_cpu):
     """A context in which modules have these parameters, and after it their shards, with what was written to them."""
     for cut in group.cuts:
         full = Parameter(whole[cut].to(cpu) if offload_to_cpu else whole[cut], cut.sharded.requires_grad)
-        full.grad = grads.get(cut)
+        grad = grads.get(cut)
+        full.grad = None if grad is None else grad.to(full.device)
         cut.register(full)
     try:
         yield
@@ -79,12 +81,18 @@ def take_back(cut, group, full, grads):
         if full.grad is None:
             cut.sharded.grad = None
         else:
-            cut.sharded.grad = cut.place.spread(part_of(cut, group, full.grad.detach()).clone())
+            cut.sharded.grad = cut.place.spread(part_of(cut, group, full.grad.detach()).to(cut.sharded.storage.local.device, copy=True))
 
 
-def full_grad(cut):
+def full_grad(cut, device):
     """The whole gradient of a parameter, as far as it has come to the shards."""
     grad = cut.sharded.grad
     check(cut.place.inner is None or grad is None, "summon_full_params", "with_grads=False with DTensors of tensor parallelism", "True",
           error=NotImplementedError)
-    return None if grad is None else grad.detach().full_tensor()
+    return None if grad is None else whole_of(grad, device)
+
+
+def whole_of(x, device):
+    """A whole tensor on a device; a part that is on the CPU goes there before it travels, as backends want it."""
+    x = x.detach()
+    return made(x.storage.local.to(device), x.device_mesh, x.placements, tuple(x.shape)).full_tensor()
