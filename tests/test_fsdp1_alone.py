@@ -80,9 +80,10 @@ def test_what_a_wrapper_shows():
     steps = torch.optim.SGD(seen.parameters(), lr=0.1)
     with torch.no_grad():
         seen(torch.ones(2, 4))
-    assert seen.shapes == [nn.Parameter, (3, 4)] and len(get_optimizer_state_dict(seen, steps)["param_groups"][0]["params"]) == 6
+    assert seen.shapes == [nn.Parameter, (3, 4)] and type(seen.first.weight) is type(weight)
+    assert all(mine is own for mine, own in zip(seen.parameters(), steps.param_groups[0]["params"], strict=True))
     seen(torch.ones(2, 4))
-    assert [*seen.parameters()] == steps.param_groups[0]["params"] and type(seen.first.weight) is type(weight)
+    assert type(seen.first.weight) is nn.Parameter and len(get_optimizer_state_dict(seen, steps)["param_groups"][0]["params"]) == 6
 
 
 def test_views_are_told():
@@ -142,6 +143,9 @@ def test_which_inputs_are_cast():
         seen = []
         inner[0].register_forward_hook(lambda m, args, out, seen=seen: seen.append(out.dtype))
         assert FSDP(inner, mixed_precision=precision, device_id="cpu")(torch.ones(1, 2)).dtype is F32 and seen == [wanted]
+    kept = Seen()
+    low = FSDP(nn.Sequential(nn.Identity(), kept), ignored_modules=[kept], mixed_precision=MixedPrecision(buffer_dtype=BF16), device_id="cpu")
+    assert low(torch.ones(3, 4)).dtype is F32 and kept.scale.dtype is F32
     model = FSDP(nn.Linear(2, 2), mixed_precision=MixedPrecision(BF16, cast_root_forward_inputs=False), device_id="cpu")
     with pytest.raises(RuntimeError):
         model(torch.ones(1, 2))

@@ -189,8 +189,6 @@ class FullyShardedDataParallel(Module):
         return self._named(super().named_buffers(*args, **kwargs))
 
     def _named(self, found):
-        for unit in units_of(self):
-            state_of(unit).rest()
         for name, x in found:
             yield clean(name) if state_of(self).summoned else name, x
 

@@ -7,12 +7,13 @@ import numpy as np
 from tritorch import cuda
 from tritorch import distributed as dist
 from tritorch.autograd.modes import no_grad
+from tritorch.autograd.modes import state as modes
 from tritorch.device import as_device, cpu
 from tritorch.device import device as Device
 from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tritorch.distributed.fsdp.api import ShardingStrategy
 from tritorch.distributed.fsdp.containers import cast
-from tritorch.distributed.fsdp.group import Group, Phase
+from tritorch.distributed.fsdp.group import Group
 from tritorch.distributed.fsdp.meshes import Meshes
 from tritorch.distributed.fsdp.parameter import Cut
 from tritorch.distributed.fsdp.policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
@@ -47,9 +48,9 @@ class UnitState(State):
 
     def cast_buffers(self):
         """Buffers have another dtype from the first pass on."""
-        kind = self.precision.buffer_dtype
-        for module in managed([self.modules[0]()]) if kind is not None else ():
-            for name, buffer in module._buffers.items():
+        kind, wrapper = self.precision.buffer_dtype, self.modules[0]()
+        for module in managed([wrapper]) if kind is not None else ():
+            for name, buffer in module._buffers.items() if module not in wrapper._ignored_modules else ():
                 if buffer is not None and buffer.dtype.is_floating_point and buffer.dtype is not kind:
                     self.buffer_dtypes[module, name] = buffer.dtype
                     setattr(module, name, buffer.to(kind))
@@ -63,11 +64,13 @@ class UnitState(State):
         casts = of.cast_forward_inputs or self.is_root and of.cast_root_forward_inputs
         return cast(of.param_dtype, (args, kwargs)) if casts and of.param_dtype is not None else (args, kwargs)
 
-    def rest(self):
-        """Outside of forward and backward modules show their shards, the outermost one after a pass without gradients, too."""
-        if self.phase is Phase.IDLE and not self.summoned:
-            for group in self.groups:
-                group.reshard(entirely=True)
+    def _root_after(self, output):
+        output = super()._root_after(output)
+        if not modes.grad and modes.run is None:                         # no backward pass comes, after which modules would show shards
+            for state in self.iteration.all():
+                for group in state.groups:
+                    group.reshard(entirely=True)
+        return output
 
     def title(self):
         return type(self.modules[0]().module).__name__
