@@ -144,7 +144,8 @@ def test_which_inputs_are_cast():
         inner[0].register_forward_hook(lambda m, args, out, seen=seen: seen.append(out.dtype))
         assert FSDP(inner, mixed_precision=precision, device_id="cpu")(torch.ones(1, 2)).dtype is F32 and seen == [wanted]
     kept = Seen()
-    low = FSDP(nn.Sequential(nn.Identity(), kept), ignored_modules=[kept], mixed_precision=MixedPrecision(buffer_dtype=BF16), device_id="cpu")
+    precision = MixedPrecision(buffer_dtype=BF16)
+    low = FSDP(nn.Sequential(nn.Identity(), kept), ignored_modules=[kept], mixed_precision=precision, device_id="cpu")
     assert low(torch.ones(3, 4)).dtype is F32 and kept.scale.dtype is F32
     model = FSDP(nn.Linear(2, 2), mixed_precision=MixedPrecision(BF16, cast_root_forward_inputs=False), device_id="cpu")
     with pytest.raises(RuntimeError):

@@ -1,6 +1,7 @@
 """The name that torch.distributed.tensor had before, from which programs still import."""
 import sys
 
+from tritorch.distributed import device_mesh
 from tritorch.distributed import tensor as _tensor
 from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tritorch.distributed.tensor import (
