@@ -49,9 +49,10 @@ class Account(Interpreter):
 
     def __init__(self):
         self.launches, self.last, self.operator = [], None, ""
+        self.casts, self.copies = {}, False                              # bytes of weights' casts, by id; whether a step wrote them too
 
     def __call__(self, op, args, out):
-        self.operator, before, first = op.__name__, self.operator, len(self.launches)
+        self.operator, before, first, self.copies = op.__name__, self.operator, len(self.launches), False
         try:
             return self.proceed(op, args, out)
         finally:
@@ -59,7 +60,11 @@ class Account(Interpreter):
             if hasattr(op, "writes") and len(self.launches) > first:     # kernels got tables of addresses: the tensors are met here
                 columns = [args[k] for k in op.columns if args[k] is not None] + [args[k] or () for k in op.writes]
                 largest = max(range(first, len(self.launches)), key=lambda k: self.launches[k].nbytes)
-                self.launches[largest] = self.launches[largest]._replace(nbytes=sum(footprint(x) for column in columns for x in column))
+                copies = sum(self.casts.get(id(p), 0) for p in args[0]) if self.copies else 0
+                moved = copies + sum(footprint(x) for column in columns for x in column)
+                self.launches[largest] = self.launches[largest]._replace(nbytes=moved)
+            if op.__name__ == "cast_all":
+                self.casts.update((id(x), footprint(low)) for low, x in zip(*args))
 
     def made(self, storage):
         """Temporary memory of a call, which does not matter here."""
@@ -71,6 +76,7 @@ class Account(Interpreter):
         given = dict(zip(places, leaves))
         tensors = {place: leaf for place, leaf in given.items() if isinstance(leaf, (Tensor, TensorDescriptor))}
         sizes = {place: n for place, n in given.items() if place not in tensors}
+        self.copies |= "low_like_ptr" in tensors
         nbytes = sum(map(footprint, tensors.values()))
         flops, rate = operations(name, tensors, sizes, settled)
         share, steps = busy(name, grid, sizes, settled), self.steps(tensors, {**settled, **sizes})

@@ -270,7 +270,7 @@ def language(program, warps):
     nothing = dict.fromkeys(layouts, lambda *a, **k: None)
     types = {name: name for name in ("float32", "float64", "float16", "bfloat16", "int16", "int32", "int64", "uint32")}
     gl = SimpleNamespace(
-        constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=assembly,
+        constexpr=lambda x: x, **types, atomic_add=atomic_add, thread_barrier=lambda: None, inline_asm_elementwise=assembly,
         NVMMASharedLayout=layout, **nothing, static_range=range,
         DistributedLinearLayout=linear, join=lambda a, b: tensor(np.stack([a, b], -1)), PropagateNan=SimpleNamespace(ALL=True),
         program_id=lambda axis: tensor(program), num_warps=lambda: warps, allocate_shared_memory=allocate, warp_specialize=specialize,

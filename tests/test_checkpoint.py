@@ -1,4 +1,5 @@
 """Checkpoints: the same gradients, with less memory."""
+import functools
 import weakref
 
 import pytest
@@ -214,6 +215,84 @@ def test_the_second_run_may_go_on_to_the_end():
             y = checkpoint.checkpoint(f, x, use_reentrant=False, early_stop=not enable)
         y.sum().backward()
     assert len(seen) == 3
+
+
+# ------------------------------------------------------------------ some results kept
+def selective(torch, policy, f, *args, **how):
+    checkpoint = module(torch, "utils.checkpoint")
+    contexts = functools.partial(checkpoint.create_selective_checkpoint_contexts, policy(checkpoint.CheckpointPolicy), **how)
+    return checkpoint.checkpoint(f, *args, use_reentrant=False, context_fn=contexts)
+
+
+@pytest.mark.parametrize("answer", ["MUST_SAVE", "PREFER_SAVE", "PREFER_RECOMPUTE", "MUST_RECOMPUTE", True, False])
+@both
+def test_what_a_policy_keeps(torch, answer):
+    """The policy is asked about what is computed, in the first run alone."""
+    x, w, asked = leaf(torch, *[[0.1 * i + j for i in range(3)] for j in range(3)]), leaf(torch, *[[0.5, -1.0, 2.0]] * 3), []
+
+    def policy(Policy):
+        def ask(context, op, *args, **options):
+            asked.append((context.is_recompute, str(op).split(".")[1], list(context.op_output.shape)))
+            return getattr(Policy, answer) if isinstance(answer, str) else answer
+
+        return ask
+
+    y = selective(torch, policy, lambda x: ((x @ w).sin() * torch.nn.functional.gelu(x)).exp(), x)
+    y.sum().backward()
+    return [list(one) for one in asked], x.grad, w.grad
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_is_kept_is_not_computed_again(keep):
+    torch, seen = tritorch, []
+
+    class See(torch.dispatch.Interpreter):
+        def __call__(self, op, args, out):
+            seen.append(op.__name__)
+            return self.proceed(op, args, out)
+
+    x, w = torch.ones(3, 4, requires_grad=True), torch.rand(4, 4, requires_grad=True)
+    q = torch.rand(1, 2, 3, 4, requires_grad=True)
+    listed = [torch.ops.aten.mm.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default] if keep else []
+    f = lambda x, q: (x @ w).cos() * torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    with See():
+        y = selective(torch, lambda Policy: listed, f, x, q)
+        first = len(seen)
+        y.sum().backward()
+    again = seen[first:]
+    assert again.count("cos") >= 1 and ("attention" in again) is not keep and again.count("attention_backward") == 1
+    for got, want in zip((x.grad, w.grad, q.grad), torch.autograd.grad(f(x, q).sum(), (x, w, q))):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+@both
+def test_kept_results_that_are_written(torch, writable):
+    """What was written would give another gradient."""
+    x = leaf(torch, 1.0, 2.0)
+
+    def f(x):
+        made = x.sin()
+        made.mul_(2)
+        return made.exp()
+
+    y = selective(torch, lambda Policy: [torch.ops.aten.sin.default], f, x, allow_cache_entry_mutation=writable)
+    if writable:
+        y.sum().backward()
+        return []
+    with pytest.raises(RuntimeError):
+        y.sum().backward()
+
+
+def test_results_kept_by_the_host(cuda):
+    torch = tritorch
+    x, w = torch.rand(3, 4, device="cuda", requires_grad=True), torch.rand(4, 4, device="cuda")
+    f = lambda x: (x @ w).sin().exp()
+    y = selective(torch, lambda Policy: lambda context, op, *args: Policy.MUST_CPU_OFFLOAD if "mm" in str(op) else False, f, x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.autograd.grad(f(x).sum(), x)[0])
+    with pytest.raises(TypeError, match="a function or a list of operators"):
+        torch.utils.checkpoint.create_selective_checkpoint_contexts(3)
 
 
 def test_errors():

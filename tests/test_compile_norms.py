@@ -5,6 +5,7 @@ from test_compile_fusion import replaced, run
 
 import tritorch as torch
 from tritorch import nn
+from tritorch.compiler.kept import KEEP
 from tritorch.nn import functional as F
 
 
@@ -120,6 +121,7 @@ def test_blocks_under_autocast(norm, name, cuda):
     for a, b in zip(weights, expected):
         np.testing.assert_array_equal(a, b)
     found = replaced(step)
+    assert found.pop(KEEP.name) == 1
     assert found[f"{name} + cast"] == 4 and set(found) <= {f"{name} + cast", "gradient of a residual norm + cast"}
     assert name != "layer_norm" or found["gradient of a residual norm + cast"] == 3
     step, losses, weights = training(norm, lambda f: torch.compile(f, mode="max-autotune"), cuda)

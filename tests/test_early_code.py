@@ -23,7 +23,7 @@ def statements(ptx):
     body = ptx[ptx.index("{", ptx.index(".entry")):]
     code, labels, tables = [], {}, {}
     for text in re.sub(r"//.*|^\s*\.loc.*", "", body, flags=re.M).split(";"):
-        while label := re.match(r"[\s{}]*(\$L\w+):", text):
+        while label := re.match(r"[\s{}]*(\$L\w+|JTI\w+):", text):            # Triton 3.9 has other names for tables
             labels[label[1]], text = len(code), text[label.end():]
             if text.lstrip().startswith(".branchtargets"):
                 tables[label[1]] = re.findall(r"\$L\w+", text)

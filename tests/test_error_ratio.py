@@ -16,7 +16,7 @@ import tritorch as T
 from tritorch.cuda import driver, tuner
 from tritorch.ops import attention_cuda, gemm, gemm_run
 from tritorch.ops import gemm_choice as choice
-from tritorch.ops.gemm_pairs import paired
+from tritorch.ops.gemm_pairs import joined, paired
 from tritorch.tensor import from_array
 
 H200 = (132, 232448, 9)
@@ -114,6 +114,11 @@ def in_pairs():
     return [("half", c) for _, c in paired(choice.gluon(m, n, k, 1, H200, 2, 2), m, n, 1, H200)]
 
 
+def by_the_last():
+    """Streams whose parts the last program of a tile adds up, of every tile."""
+    return [("half", c) for _, c in joined(choice.gluon(768, 3072, 32768, 1, H200, 2, 2), 768, 3072, 32768, 1, H200)]
+
+
 def across():
     """Tiles computed as their transposes, where b does not lie along K."""
     for size in ((4096, 4096, 4096), (768, 3072, 32768)):
@@ -155,6 +160,7 @@ TILED = cases(*tiled(83, 133, 331))
 SHORT = cases(*short())
 BY_TMA = cases(*by_tma(choice.persistent), *exact(False)) + cases(*by_tma(choice.gluon), *exact(True), marks=pytest.mark.gpu)
 BY_TMA += [case for turn in TURNED for case in cases(*in_pairs(), turns=[turn], marks=pytest.mark.gpu)]
+BY_TMA += cases(*by_the_last(), marks=pytest.mark.gpu)
 BY_TMA += cases(*across(), turns=[t for t in TURNED if not t[1]], marks=pytest.mark.gpu)
 WHOLE = cases(*{str(found): found for found in (*whole(70, 75, 523), *whole(70, 75, 67))}.values(), marks=pytest.mark.gpu)
 VECTORS = cases(*vectors(choice.VECTORS), *vectors(choice.COLUMNS))

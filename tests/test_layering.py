@@ -14,7 +14,8 @@ SOURCES = sorted(p.relative_to(ROOT) for tree in TREES for p in (ROOT / tree).rg
 
 # Top first. A module belongs to the row with the longest matching prefix and may import from its own row and from the rows below it.
 LAYERS = [
-    ["tritorch", "tritorch.cuda.amp", "tritorch.cuda.random", "tritorch.autograd.profiler", "tritorch.sparse.saving"],  # built on operators
+    ["tritorch", "tritorch.cuda.amp", "tritorch.cuda.random", "tritorch.autograd.profiler", "tritorch.autograd.mutation",
+     "tritorch.sparse.saving"],  # built on operators
     ["tritorch.ops", "tritorch.printing", "tritorch.sparse"],
     ["tritorch.dispatch", "tritorch.calling", "tritorch.repeat"],
     ["tritorch.autograd"],
@@ -22,8 +23,8 @@ LAYERS = [
     ["tritorch.tensor", "tritorch.pairs"],
     ["tritorch.storage"],
     ["tritorch.cuda"],
-    ["tritorch.errors", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout", "tritorch.memory_format",
-     "tritorch.quiet", "tritorch.keywords", "tritorch.return_types"],
+    ["tritorch.errors", "tritorch.frames", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout",
+     "tritorch.memory_format", "tritorch.quiet", "tritorch.keywords", "tritorch.own_name", "tritorch.return_types"],
 ]
 TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.simulated", "triton_kernels")
 CUDA_BINDINGS = ("tritorch.cuda.nvidia",)

@@ -229,6 +229,20 @@ def test_our_operators_under_pytorchs_names():
     assert not hasattr(torch.ops.nobodys_space, "f") and torch.ops.matmul.__name__ == "tritorch.ops.matmul"
 
 
+def test_attention_under_pytorchs_names(cuda):
+    for device in ("cpu", cuda):
+        q, k = torch.rand(2, 3, 4, 8, device=device), torch.rand(2, 3, 5, 8, device=device)
+        scores, shut = q @ k.mT / 4, torch.ones(4, 5, dtype=torch.bool, device=device).tril()
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, False, attn_mask=shut, scale=0.25)
+        torch.testing.assert_close(out, scores.masked_fill(~shut, -math.inf).softmax(-1) @ k)
+        torch.testing.assert_close(lse, scores.masked_fill(~shut, -math.inf).logsumexp(-1))
+        out, lse, *rest = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k[:, :, :4], k[:, :, :4], is_causal=True)
+        torch.testing.assert_close(out, torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :4], k[:, :, :4], is_causal=True))
+        assert lse.shape == (2, 3, 4) and rest[:4] == [None, None, 4, 4] and len(rest) == 7
+    with pytest.raises(RuntimeError, match="expected no dropout"):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, k, k, 0.5)
+
+
 def test_programs_that_import_torch_get_tritorch():
     program = """
 import tritorch
@@ -262,6 +276,26 @@ except ImportError as error:
     assert "got PyTorch imported already" in str(error)
 else:
     raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_packages_read_names_of_torch():
+    """As accelerate does of what it keeps on disk."""
+    program = """
+import tritorch
+handle = tritorch.as_torch()
+import torch
+from torch import fx
+x = torch.ones(2, dtype=torch.bfloat16)
+assert [str(x.dtype), str(x.shape), str(x.layout)] == ["torch.bfloat16", "torch.Size([2])", "torch.strided"]
+assert [str(torch.channels_last), str(torch.per_tensor_affine)] == ["torch.channels_last", "torch.per_tensor_affine"]
+assert x.type() == "torch.BFloat16Tensor" and torch.typename(x.dtype) == "torch.dtype" and "tritorch" not in repr(x)
+def wide(x):
+    return torch.ones_like(x, dtype=torch.float64, memory_format=torch.contiguous_format, device=x.device).to(torch.device("cpu"))
+assert torch.equal(fx.symbolic_trace(wide)(x), wide(x))
+handle.remove()
+assert str(x.dtype) == "tritorch.bfloat16" and x.type() == "tritorch.BFloat16Tensor"
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

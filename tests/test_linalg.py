@@ -253,3 +253,53 @@ def test_autocast_leaves_matrices_alone():
         half = on(x).to(torch.bfloat16)
         assert torch.linalg.inv(half).dtype is torch.linalg.qr(half).R.dtype is torch.float32          # PyTorch casts these on the CPU
         refused(NotImplementedError, "float32 or float64", lambda: torch.linalg.det(half))
+
+
+# ------------------------------------------------------------------ LDL
+@pytest.mark.parametrize("kind", [DOUBLE, np.complex128])
+def test_ldl_factors_and_what_is_solved_with_them(kind, cuda):
+    """A is made anew from its factors, as the LAPACK manual says: A = P L D Lᴴ Pᵀ, step by step."""
+    a = draw(3, 5, 5, dtype=DOUBLE) + (1j * draw(3, 5, 5, dtype=DOUBLE, seed=4) if kind is np.complex128 else 0)
+    b = draw(5, 2, dtype=DOUBLE, seed=7).astype(kind)
+    for hermitian in (False, True):
+        full = (a + a.swapaxes(1, 2).conj() if hermitian else a + a.swapaxes(1, 2)) * np.where(np.eye(5), 0.01, 1)
+        for device in ("cpu", cuda):
+            LD, pivots = torch.linalg.ldl_factor(on(full, device), hermitian=hermitian)
+            assert (pivots < 0).any() and pivots.dtype is torch.int32 and LD.triu(1).abs().max().item() == 0
+            near(on(np.stack([rebuilt(f, p, hermitian) for f, p in zip(LD.cpu().numpy(), pivots.cpu().numpy())])), full)
+            near(torch.linalg.ldl_solve(LD, pivots, on(b, device), hermitian=hermitian), np.linalg.solve(full, b))
+            made = torch.linalg.ldl_factor_ex(on(np.tril(full), device), hermitian=hermitian, check_errors=True)
+            assert made.info.tolist() == [0, 0, 0] and made.LD.tolist() == LD.tolist()
+        factors, h = (LD.cpu(), pivots.cpu()), hermitian
+        assert torch.autograd.gradcheck(lambda v, factors=factors, h=h: torch.linalg.ldl_solve(*factors, v, hermitian=h), on(b, grad=True))
+
+
+def rebuilt(factors, pivots, hermitian):
+    """The matrix that LAPACK's factors, in the lower triangle, stand for."""
+    n, k, steps = len(factors), 0, []
+    while k < n:
+        wide = 1 + (pivots[k] < 0)
+        move, lower = np.eye(n), np.eye(n, dtype=factors.dtype)
+        last, place = k + wide - 1, abs(pivots[k]) - 1
+        move[[last, place]] = move[[place, last]]
+        lower[k + wide:, k:k + wide] = factors[k + wide:, k:k + wide]
+        steps.append((k, wide, move @ lower))
+        k += wide
+    middle, product = np.zeros_like(factors), np.eye(n)
+    for k, wide, step in steps:
+        middle[k:k + wide, k:k + wide] = np.tril(factors[k:k + wide, k:k + wide])
+        if wide == 2:
+            middle[k, k + 1] = middle[k + 1, k].conj() if hermitian else middle[k + 1, k]
+        product = product @ step
+    return product @ middle @ (product.conj().T if hermitian else product.T)
+
+
+def test_ldl_of_what_has_none():
+    zeros = torch.zeros(2, 2, 2)
+    assert torch.linalg.ldl_factor_ex(zeros).info.tolist() == [1, 1]
+    refused(torch.linalg.LinAlgError, "zero at place 1", lambda: torch.linalg.ldl_factor(zeros))
+    refused(torch.linalg.LinAlgError, "zero at place 1", lambda: torch.linalg.ldl_factor_ex(zeros, check_errors=True))
+    LD, pivots = torch.linalg.ldl_factor(on(np.diag([1.0, -2.0]), grad=True))
+    refused(NotImplementedError, "backward", lambda: LD.sum().backward())
+    out = torch.empty(2, 1, dtype=torch.float64)
+    assert torch.linalg.ldl_solve(LD.detach(), pivots, on(np.ones((2, 1))), out=out) is out and out.tolist() == [[1.0], [-0.5]]

@@ -7,6 +7,7 @@ import tritorch as torch
 from tritorch.cuda import driver, tuner
 from tritorch.nn import functional as F
 from tritorch.ops import linear_cross_entropy as family
+from tritorch.ops import linear_cross_entropy_tiles
 
 RNG = np.random.default_rng(0)
 X, W, B = [RNG.standard_normal(shape).astype("f4") for shape in ((13, 6), (11, 6), (11,))]
@@ -75,20 +76,20 @@ def test_half_types_are_as_near_as_the_plain_chain(dtype, device, cuda):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("classes, weighted", [(1300, False), (515, True)])
+@pytest.mark.parametrize("classes, weighted, reduction", [(1300, False, "mean"), (515, True, "sum"), (515, True, "mean")])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rows_that_wait_in_shared_memory(dtype, classes, weighted, cuda, monkeypatch):
+def test_rows_that_wait_in_shared_memory(dtype, classes, weighted, reduction, cuda, monkeypatch):
     """More rows than programs, of six tiles or three, the last not whole; one row does not count: as rows that are read twice."""
     if driver.current().device_properties(0).major != 9:
         pytest.skip("a kernel for Hopper")
-    monkeypatch.setattr(family, "sm_count", lambda: 2)
+    monkeypatch.setattr(linear_cross_entropy_tiles, "sm_count", lambda: 2)
     numbers = [RNG.standard_normal(shape).astype("f4") for shape in ((7, 64), (classes, 64), (classes,))]
     target, weight = torch.tensor([5, 0, -100, 300, 511, 77, classes - 1]), torch.tensor(RNG.uniform(0.5, 2, classes).astype("f4"))
     tensors = [torch.tensor(a).to(getattr(torch, dtype)).to(cuda).requires_grad_() for a in numbers]
     found = []
     for way in (dict(BLOCK_N=512, num_warps=4), dict(kernel="gluon", BLOCK_N=256, PER_SM=1, num_warps=1)):
         with tuner.forcing("linear_cross_entropy", way):
-            loss = F.linear_cross_entropy(tensors[0], tensors[1], target.to(cuda), linear_bias=tensors[2], reduction="sum",
+            loss = F.linear_cross_entropy(tensors[0], tensors[1], target.to(cuda), linear_bias=tensors[2], reduction=reduction,
                                           weight=weight.to(tensors[0]) if weighted else None)
         found.append([t.detach().double().cpu().numpy() for t in (loss, *torch.autograd.grad(loss, tensors))])
     for want, got in zip(*found):
@@ -127,9 +128,47 @@ def test_autocast_casts_the_operands_and_raises_the_loss(cuda):
         halves = [v.detach().bfloat16().requires_grad_() for v in (x, w, b)]
         halves[1].register_hook(lambda g: seen.append(g.dtype))
         seen, total = [], F.linear_cross_entropy(*halves[:2], t, linear_bias=halves[2], weight=c, reduction="sum")
-        for v, g in zip((x, w, b), torch.autograd.grad(total, halves)):  # what is scaled is not rounded again, nor cast by itself
-            np.testing.assert_allclose(v.grad.cpu().numpy(), g.float().cpu().numpy() / c.cpu().numpy()[TARGET].sum(), rtol=1e-6)
-        assert seen == [torch.bfloat16]
+        for v, g in zip((x, w, b), torch.autograd.grad(total, halves)):  # of a mean they are scaled before they are rounded
+            want = g.float().cpu().numpy() / c.cpu().numpy()[TARGET].sum()
+            np.testing.assert_allclose(v.grad.cpu().numpy(), want, rtol=0, atol=2 ** -7 * np.abs(want).max())
+        assert seen == [torch.bfloat16] and not torch.equal(w.grad, w.grad.bfloat16().float())       # that of the weight never is
+
+
+@pytest.mark.parametrize("dtype, weighted", [("float32", True), ("bfloat16", False), ("float16", True)])
+def test_gradients_of_a_mean_need_no_pass_of_their_own(cuda, dtype, weighted):
+    """Where the pass begins at the loss, and nobody has had its gradient of 1. Of many rows float16 cannot hold the parts of a mean."""
+    low, copies = getattr(torch, dtype), 8
+
+    def run(device, change):
+        x = torch.tensor(np.concatenate([X] * copies)).to(device).to(low).requires_grad_()
+        w, t = torch.tensor(W).to(device).requires_grad_(), torch.tensor(np.concatenate([TARGET] * copies)).to(device)
+        with torch.autocast(x.device.type, low if dtype != "float32" else None, enabled=dtype != "float32"):
+            loss = F.linear_cross_entropy(x, w, t, weight=torch.tensor(WEIGHT).to(x) if weighted else None, ignore_index=3)
+        loss = loss * 2.0 if change == "double" else loss
+        if change == "hook":
+            loss.register_hook(lambda g: g.mul_(2.0))
+        with Calls() as calls:
+            loss.backward(torch.full((), 2.0, device=device) if change == "given" else None)
+        return calls.names.count("mul"), [g.double().cpu().numpy() * (0.5 if change else 1) for g in (x.grad[:13], w.grad)]
+
+    exact = [torch.tensor(a).to(low).double().requires_grad_() for a in (X, W)]
+    weight = torch.tensor(WEIGHT).to(low).double() if weighted else None
+    wanted = torch.autograd.grad(F.cross_entropy(exact[0] @ exact[1].mT, torch.tensor(TARGET), weight, ignore_index=3), exact)
+    for device, change in [("cpu", None), ("cpu", "given"), *[(cuda, change) for change in (None, "double", "hook", "given")]]:
+        count, found = run(device, change)
+        assert device == "cpu" or (count == 0) == (change is None and dtype != "float16")
+        for g, want, share in zip(found, wanted, (copies, 1)):
+            near = np.abs(want.numpy()).max() * (2 ** -18 if dtype == "float32" else 2 ** -7)
+            np.testing.assert_allclose(g * share, want.numpy(), rtol=0, atol=near)
+
+
+def test_a_mean_of_nothing_is_nan_and_has_no_slope(cuda):
+    """As in PyTorch."""
+    for device in ("cpu", cuda):
+        x, w = [torch.tensor(a).to(device).requires_grad_() for a in (X, W)]
+        loss = F.linear_cross_entropy(x, w, torch.full((13,), -100, device=device))
+        loss.backward()
+        assert np.isnan(loss.item()) and not x.grad.any() and not w.grad.any()
 
 
 def test_memory_is_bounded_and_gradients_are_scaled_in_place(cuda, monkeypatch):

@@ -8,7 +8,7 @@ from gluon_threads import Descriptor, Pointer, run, tensor
 from tritorch.ops import gemm_choice as choice
 
 H200 = (132, 232448, 9)
-FILES = ["quick", "matmul", "matmul_stream", "matmul_leaving", "matmul_cluster", "matmul_gluon"]
+FILES = ["quick", "matmul", "matmul_stream", "matmul_joined", "matmul_leaving", "matmul_last_gluon", "matmul_cluster", "matmul_gluon"]
 LAYOUTS = list(itertools.product([False, True], repeat=2))
 # BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS, PARTS
 SMALL = [(16, 16, 8, 2, 1, 1, 1), (16, 32, 8, 2, 2, 1, 1), (8, 32, 8, 3, 4, 1, 1), (16, 16, 8, 4, 1, 2, 1), (16, 32, 8, 2, 2, 2, 1),
@@ -75,7 +75,7 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     scalars = (Pointer(rows), 1, Pointer(columns), 1) if scaled else scalars[0], (Pointer(residual), ) if adds else scalars[1]
     c_desc = Descriptor(np.broadcast_to(residual if adds else c.array, (batch, M, N)), 1, *piece) if by_tma else None
     run("matmul_gluon_kernel", FILES, out_desc, pre_desc if active else None, Pointer(sums) if summed else None, c_desc, a_desc,
-        b_desc, c, *strides, batch, M, N, K, *scalars,
+        b_desc, c, *strides, None, batch, M, N, K, *scalars,
         **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
         STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, WHOLE=whole,
         num_warps=warps)
@@ -146,7 +146,7 @@ def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
     settled = {**options(layout, (False, False), None, False), **dealt}
     part_sums = np.full((programs + tiles, block_m), np.nan)
     run("matmul_gluon_kernel", FILES, Descriptor(parts, 1, block_m, block_n // pieces), None,
-        Pointer(part_sums) if batch == 1 else None, None, a_desc, b_desc, None, 0, 0, 0, batch, M, N, K, None, None, **settled,
+        Pointer(part_sums) if batch == 1 else None, None, a_desc, b_desc, None, 0, 0, 0, None, batch, M, N, K, None, None, **settled,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1, PARTS=1, num_warps=4)
     summed = np.zeros((down, block_m))
     for t in range(tiles):
@@ -169,6 +169,40 @@ def parts_of(tile, tiles, steps, programs, together):
     return [tile + i * tiles for i in range(each)] + [each * tiles + (h + line) * together + tile % together for h in helpers]
 
 
+@pytest.mark.parametrize("blocks", [(16, 16, 8, 2, 1, 1, 1), (8, 32, 8, 3, 4, 1, 1)])
+@pytest.mark.parametrize("epilogue", [EPILOGUES[0], EPILOGUES[3]])
+@pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20), (1, 40, 20, 100, 11)])
+def test_the_last_of_a_tile_adds_up(shape, epilogue, blocks):
+    """The same bits, whichever programs are the last, and counters that are zero again for the next launch."""
+    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, *_), rng = shape, blocks, np.random.default_rng(1)
+    form, active, alpha = epilogue
+    a, a_desc = operand(rng, batch, M, K, True, block_m, block_k)
+    b, b_desc = operand(rng, batch, K, N, False, block_k, block_n)
+    c, strides = added(rng, form, batch, M, N)
+    down, across, steps = -(-M // block_m), -(-N // block_n), -(-K // block_k)
+    tiles = batch * down * across
+    dealt = choice.dealt(M, N, tiles, steps, block_m, block_n, programs)
+    programs, counts, seen = dealt["PROGRAMS"], np.zeros(tiles + down + 1, int), []
+    for at_once in (False, True, True):
+        part, part_sums = np.full((programs + tiles) * block_m * block_n, np.nan), np.full((programs + 2 * tiles) * block_m, np.nan)
+        out, pre, sums = [np.full(s, np.nan) for s in ((batch, M, N), (batch, M, N), M + 1)]
+        sums[:M] = 7
+        out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
+        run("matmul_gluon_kernel", FILES, out_desc, pre_desc if active else None, Pointer(sums) if batch == 1 else None, None, a_desc,
+            b_desc, c, *strides,
+            (Pointer(part), Pointer(part_sums) if batch == 1 else None, Pointer(counts)), batch, M, N, K, *factors(alpha),
+            **{**options((True, False), (False, False), form, active), **dealt}, MOST=programs // tiles + 2, BLOCK_M=block_m,
+            BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1, PARTS=1, num_warps=4, at_once=at_once)
+        compare(a, b, c, alpha, active, out, pre)
+        assert not counts.any() and np.isnan(sums[M])
+        if batch == 1:                                   # they are added where c is
+            np.testing.assert_allclose(sums[:M], a[0].sum(1) + (7 if form else 0), atol=1e-9)
+        seen.append((out, sums))
+    for out, sums in seen[1:]:
+        np.testing.assert_array_equal(out, seen[0][0])
+        np.testing.assert_array_equal(sums, seen[0][1])
+
+
 # ------------------------------------------------------------------ float32 in parts
 def parts(rng, batch, rows, columns, turned, block_r, block_c):
     """(high, middle and low parts of matrices, their descriptor): any numbers, so that no product stands in for another one."""
@@ -185,7 +219,7 @@ def exact(shape, blocks, layout=(False, False), shared=(False, False), epilogue=
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     ranges, verdict = np.stack([np.full(splits, n) for n in (bits, (255 << 23) - bits)]), np.array([7])
-    run("matmul_exact_gluon_kernel", [*FILES[:2], "matmul_exact", *FILES[3:], "matmul_exact_gluon"], Pointer(out),
+    run("matmul_exact_gluon_kernel", [*FILES[:2], "matmul_exact", *FILES[4:], "matmul_exact_gluon"], Pointer(out),
         Pointer(pre) if active else None, Pointer(verdict), a_desc, b_desc, c, Pointer(ranges), M * N, N, 1, *strides, batch, M, N, K,
         (K - 1).bit_length(), *factors(alpha), **options(layout, shared, form, active), PROGRAMS_A=5, PROGRAMS_SPLIT=splits,
         PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages)

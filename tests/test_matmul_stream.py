@@ -96,7 +96,7 @@ def multiplied(monkeypatch):
     def start(kernel, grid, *values, **options):
         if kernel is not gemm_run.GLUON.matmul_gluon_kernel:
             return launch(kernel, grid, *values, **options)
-        parts, sums, (batch, M, N, K), dealt = values[0].tensor, values[2], values[10:14], options
+        parts, sums, (batch, M, N, K), dealt = values[0].tensor, values[2], values[11:15], options
         a, b = [number(T.as_strided(x.tensor, x.shape, x.strides)) for x in values[4:6]]
         a, b = [x.swapaxes(1, 2) if dealt[name] else x for x, name in ((a, "TRANS_A"), (b, "TRANS_B"))]
         count, steps = choice.tiles_of(M, N, batch, 128, 256), -(-K // 64)

@@ -85,7 +85,8 @@ STAYS = {
 BECOMES_CONTIGUOUS = {
     "softmax": lambda L, F, x: x.softmax(1), "layer_norm": lambda L, F, x: F.layer_norm(x, (5,)),
     "sum": lambda L, F, x: x.sum(1, keepdim=True), "mixed cat": lambda L, F, x: L.cat([x, x.contiguous()], 1),
-    "instance_norm": lambda L, F, x: F.instance_norm(x),
+    "instance_norm": lambda L, F, x: F.instance_norm(x), "repeat": lambda L, F, x: x.repeat(2, 1, 1, 2),
+    "tile": lambda L, F, x: x.tile(2, 2), "masked_fill": lambda L, F, x: x.masked_fill(x > 1, 2.0),
 }
 
 
@@ -132,6 +133,18 @@ def test_devices_agree(name, cuda):
     for got, want in zip(results[1], results[0]):
         assert got.stride() == want.stride()
         np.testing.assert_allclose(got.detach().cpu().numpy(), want.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_results_that_programs_view(device, cuda):
+    """WavLM repeats heads that were permuted and views them, which PyTorch's strides allow."""
+    x = T.arange(60.0, device=cuda if device == "cuda" else "cpu").view(3, 4, 5).permute(2, 0, 1)
+    for made in (x.repeat(2, 1, 1), x.repeat(1, 1, 1, 1), x.tile(2), x.roll(1, 0), x.roll((1, -1), (0, 2)), x.roll(3),
+                 x.masked_fill(x > 9, 0)):
+        assert made.is_contiguous()
+    np.testing.assert_array_equal(x.repeat(2, 1, 1).view(-1, 4).cpu(), np.tile(x.cpu().numpy(), (2, 1, 1)).reshape(-1, 4))
+    np.testing.assert_array_equal(x.roll((1, -1), (0, 2)).view(-1).cpu(), np.roll(x.cpu().numpy(), (1, -1), (0, 2)).ravel())
+    np.testing.assert_array_equal(x.masked_fill(x > 9, 0).view(-1).cpu(), np.where(x.cpu() > 9, 0, x.cpu()).ravel())
 
 
 @pytest.mark.parametrize("transposed", [False, True])

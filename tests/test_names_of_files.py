@@ -13,6 +13,8 @@ NAMES = {
     "optim.adadelta": "Adadelta", "optim.adamax": "Adamax", "optim.adamw": "AdamW", "optim.asgd": "ASGD", "optim.nadam": "NAdam",
     "optim.radam": "RAdam", "optim.rmsprop": "RMSprop", "optim.rprop": "Rprop", "optim.adam": "Adam", "optim.sgd": "SGD",
     "cuda.streams": "Stream ExternalStream Event", "cuda.graphs": "CUDAGraph graph make_graphed_callables graph_pool_handle",
+    "utils.data._utils.collate": "default_collate default_convert", "utils.data._utils.worker": "get_worker_info",
+    "utils.data._utils.pin_memory": "pin_memory", "amp.grad_scaler": "OptState GradScaler",
     "cuda.nccl": "version is_available", "nn.attention.bias": "CausalBias causal_lower_right",
     "distributed._tensor.device_mesh": "init_device_mesh DeviceMesh", "distributed._tensor.placement_types": "Shard Replicate",
     "distributed.elastic.multiprocessing.errors": "record", "distributed.checkpoint.state_dict": "_init_optim_state",
@@ -84,3 +86,14 @@ def test_errors_are_left_for_the_launcher(tmp_path, monkeypatch):
         main(KeyError)
     told = json.loads(path.read_text())["message"]
     assert told["message"] == "KeyError: 'no luck'" and "in main" in told["extraInfo"]["py_callstack"]
+
+
+def test_loaders_of_packages_are_iterated_as_ours():
+    from tritorch.utils.data import dataloader
+
+    class Loader:
+        dataset, collate_fn, drop_last, generator, pin_memory, num_workers = range(5), staticmethod(sum), True, None, False, 0
+        _dataset_kind, _auto_collation = dataloader._DatasetKind.Iterable, True
+        _index_sampler = [[None, None]] * 3
+
+    assert list(dataloader._SingleProcessDataLoaderIter(Loader())) == [1, 5]

@@ -1,4 +1,6 @@
 """Python's operators with operands of other kinds: numpy's arrays and objects that know tensors are asked, functions and others refuse."""
+import operator
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,33 @@ def test_arrays_of_numpy(f):
     np.testing.assert_allclose(made.numpy(), f(X.double(), torch.from_numpy(A)).numpy())
 
 
+def test_functions_in_c_that_use_an_operator():
+    """operator.add and sum ask the array, as + does; in place forms leave the tensor as it is, and its name for a new one."""
+    x = X.clone()
+    for made, want in ((operator.add(x, A), X + A), (sum([x, A]), X + A), (operator.truediv(x, A), X / A), (operator.mod(x, A), X % A),
+                       (operator.matmul(x, A), X @ A), (operator.iadd(x, A), X + A), (operator.itruediv(x, A), X / A),
+                       (operator.lshift(x.long(), A.astype(int)), X.long() << A.astype(int))):
+        assert made.tolist() == want.tolist() and made.dtype is want.dtype and made is not x
+    assert x.tolist() == X.tolist()
+    y = x
+    y /= A
+    assert y.tolist() == (X / A).tolist() and y.dtype is torch.float64 and x.tolist() == X.tolist()
+    for refused in (lambda: list(map(torch.add, [x], [A])), lambda: x.div_(A), lambda: operator.add(A, x), lambda: operator.add(x, [1])):
+        with pytest.raises(TypeError):
+            refused()
+
+
+def test_an_array_divided_by_a_tensor():
+    made = A / X
+    assert made.dtype is torch.float64 and operator.truediv(A, X).tolist() == made.tolist()
+    np.testing.assert_allclose(made.numpy(), A / X.numpy().astype(float), 1e-7)
+    assert (np.float64(1.0) / X).dtype is torch.float32 and (2 / X).tolist() == (1 / (X / 2)).tolist()
+    with pytest.raises(TypeError):
+        "a" / X
+
+
 def test_equality_with_arrays():
+    assert (X == np.array([["a", "b"], ["c", "d"]])) is False
     assert (X == X.numpy()).all() and (X != A).all() and (X == A).dtype is torch.bool
 
 

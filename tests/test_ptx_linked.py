@@ -1,5 +1,5 @@
-"""Instructions of the GPU made of PTX that Triton does not write itself: those of libdevice, as in the sine of a large float64, and of what
-users write, such as tl.clamp(x, -limit, limit) and x % y."""
+"""Of PTX, what Triton 3.6 does not write itself: instructions and calls of libdevice, as in the sine of a large float64, of what users
+write, such as tl.clamp(x, -limit, limit) and x % y, and forms of later versions."""
 import numpy as np
 import pytest
 
@@ -8,7 +8,9 @@ pytest.importorskip("triton")
 from test_ptx_instructions import run  # noqa: E402
 
 from tritorch.testing.ptx.machine import Fault  # noqa: E402
+from tritorch.testing.ptx.memory import Memory  # noqa: E402
 from tritorch.testing.ptx.parse import SHARED_BASE  # noqa: E402
+from tritorch.testing.ptx.snippet import LANE, Run  # noqa: E402
 
 
 def test_extremes_of_magnitudes():
@@ -45,3 +47,48 @@ def test_an_array_that_assembly_declares_lies_before_that_of_the_launch():
     result = run(".shared .align 16 .b8 own[80]; mov.u32 %r1, own; mov.u32 %r2, memory; st.shared.u32 [%r1+76], %r0; "
                  "st.shared.u32 [%r2+252], %r1; ld.shared.u32 %r3, [%r1+76];", r0=np.uint32([7]))
     assert [int(result(name)[0]) for name in ("r1", "r2", "r3")] == [SHARED_BASE, SHARED_BASE + 1024, 7]
+
+
+FUNCTION = """ret;
+}}
+.func  (.param .align 16 .b8 out[16]) next(
+	.param .align 8 .b8 in[12]
+)
+{{
+	.reg .b32 %r<2>; .reg .b64 %rd<3>;
+	ld.param.b64 %rd0, [in];
+	ld.param.b32 %r0, [in+8];
+	add.s64 %rd1, %rd0, 1;
+	add.s32 %r1, %r0, 1;
+	{out}
+"""
+
+
+@pytest.mark.parametrize("out", ["st.param.b64 [out], %rd1; st.param.b32 [out+8], %r1;",
+                                 "cvt.u64.u32 %rd2, %r1; st.param.v2.b64 [out], {%rd1, %rd2};"])
+def test_a_function_takes_and_gives_several_words(out):
+    """As that of libdevice which reduces a large angle, with the Triton that has it since 3.9."""
+    call = """{ .param .align 8 .b8 in[12]; .param .align 16 .b8 out[16];
+st.param.b64 [in], %rd0; st.param.b32 [in+8], %r0; call.uni (out), next, (in); ld.param.b32 %r1, [out+8]; ld.param.b64 %rd1, [out]; }"""
+    got = Run(call + FUNCTION.format(out=out), rd0=(np.uint64(1) << np.uint64(32)) - np.uint64(1), r0=LANE.astype(np.uint32))
+    assert (got["rd1"] == 1 << 32).all() and got["r1"].tolist() == (LANE + 1).tolist() and got["r0"].tolist() == LANE.tolist()
+
+
+FIRST = "JTI0_0:\n\t.branchtargets\n\t\tTWO,\n\t\tONE;\nJTI0_1:\n\t.branchtargets\n\t\tONE,\n\t\tTWO;\n"
+
+
+def test_tables_of_branches_that_come_before_all_code():
+    """Of Triton 3.9; those of 3.6 stand where they are used, under other names."""
+    got = Run(FIRST + "mov.u32 %r0, %tid.x; shr.u32 %r0, %r0, 5; brx.idx %r0, JTI0_1; ONE: mov.b32 %r1, 11; bra DONE; "
+              "TWO: mov.b32 %r1, 22; DONE: bar.sync 0;", threads=64)
+    assert got["r1"].tolist() == [11] * 32 + [22] * 32
+
+
+def test_a_sum_of_a_vector_without_a_result():
+    """Triton 3.9 writes red where it wrote atom."""
+    memory = Memory(1 << 20)
+    address = memory.alloc(16)
+    memory.host(address, 16).view(np.float32)[:] = 1, 2, 3, 4
+    Run("red.global.gpu.relaxed.v4.add.f32 [%rd0], {%r0, %r1, %r0, %r1};", memory=memory, rd0=address, r0=np.float32(1).view(np.uint32),
+        r1=np.float32(2).view(np.uint32))
+    assert memory.host(address, 16).view(np.float32).tolist() == [33, 66, 35, 68]

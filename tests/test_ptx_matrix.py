@@ -70,8 +70,10 @@ HALF = {
     "persistent in halves": tiles("persistent", 128, 256, 64, 8, num_stages=3, PIECES=2),
     "one consumer": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=False),
     "one consumer, stream": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
+    "one consumer, joined": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True, JOINED=True),
     "one consumer, high": tiles("gluon", 256, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=False),
     "one consumer, stream, small steps": tiles("gluon", 128, 128, 32, 8, STAGES=6, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
+    "joined, small steps": tiles("gluon", 128, 128, 32, 8, STAGES=6, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True, JOINED=True),
     "three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
     "three consumers, small steps": tiles("gluon", 64, 256, 32, 4, STAGES=6, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
     "room for whole tiles": tiles("gluon", 128, 128, 64, 8, STAGES=2, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False, WHOLE=True),
@@ -86,7 +88,8 @@ def test_products_of_16_bits(gpu, kind):
     product("bfloat16", HALF[kind], 200, 264, 328)
 
 
-@pytest.mark.parametrize("kind, columns", [("one consumer, stream", 100), ("one consumer, stream", 264)])
+@pytest.mark.parametrize("kind", ["one consumer, stream", "one consumer, joined"])
+@pytest.mark.parametrize("columns", [100, 264])
 def test_tiles_with_a_program_of_their_own_and_help(gpu, kind, columns):
     """Two tiles or three for three programs."""
     product("bfloat16", HALF[kind], 200 if columns == 100 else 100, columns, 328)
@@ -94,6 +97,7 @@ def test_tiles_with_a_program_of_their_own_and_help(gpu, kind, columns):
 
 @pytest.mark.parametrize("dtype, kind, rows, columns", [
     ("bfloat16", "one consumer", 200, 100), ("bfloat16", "one consumer, stream", 200, 100), ("bfloat16", "one consumer, stream", 200, 264),
+    ("bfloat16", "one consumer, joined", 200, 264), ("float16", "joined, small steps", 72, 40),
     ("float16", "one consumer, stream, small steps", 72, 40), ("bfloat16", "one consumer, high", 200, 264)])
 def test_sums_of_rows_beside_the_product(gpu, dtype, kind, rows, columns):
     """Of all of K by the first tile of a row, or of a share of it by each; of an operand that lies along its rows, and along K."""
@@ -106,8 +110,29 @@ def test_sums_of_rows_beside_the_product(gpu, dtype, kind, rows, columns):
             close(sums[k], left.sum(0), np.abs(left).sum(0), 2 ** -20)
 
 
+def test_the_last_of_a_tile_adds_up_what_two_kernels_do(gpu):
+    """Bit for bit, into more digits than the operands have, added to what is there; in a graph, which is replayed twice."""
+    (a, left), (b, right), (before, added) = draw("bfloat16", 328, 200), draw("bfloat16", 328, 264), draw("float32", 200, 264)
+    outs = [before.clone() for _ in range(2)]
+    sums = [torch.full((200,), 7.0, device="cuda") for _ in range(2)]
+    with tuner.forcing("matmul", HALF["one consumer, stream"]):
+        gemm(outs[0], a.mT, b, outs[0], row_sums=sums[0])
+    with tuner.forcing("matmul", HALF["one consumer, joined"]):
+        gemm(outs[1], a.mT, b, outs[1], row_sums=sums[1])
+        once, graph = outs[1].clone(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            gemm(outs[1], a.mT, b, before, row_sums=sums[1])
+    assert (numbers(outs[0]) == numbers(once)).all()
+    close(once, left.T @ right + added, np.abs(left.T) @ np.abs(right) / np.sqrt(328), 32 * EPSILON["float32"])
+    for expected in (7 + 2 * left.sum(0), 7 + 3 * left.sum(0)):
+        outs[1].fill_(float("nan"))
+        graph.replay()
+        assert (numbers(outs[1]) == numbers(once)).all()
+        close(sums[1], expected, np.abs(left).sum(0), 2 ** -20)
+
+
 @pytest.mark.parametrize("kind, turned_a, turned_b", [("one consumer", True, False), ("one consumer, stream", False, True),
-                                                      ("two consumers", False, False)])
+                                                      ("one consumer, joined", False, True), ("two consumers", False, False)])
 def test_rows_that_tma_cannot_step_over(gpu, kind, turned_a, turned_b):
     product("bfloat16", HALF[kind], 131, 133, 199, turned_a, turned_b)
 

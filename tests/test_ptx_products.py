@@ -177,6 +177,15 @@ def test_cp_async_arrives_at_the_wait_and_fills_with_zeros(memory):
     assert (run["r5"] == np.where(LANE < 16, data.view("u4")[::4], 0)).all()
 
 
+@pytest.mark.parametrize("operands, read", [("16, %rd2", 16), ("16, %r2, %rd2", 8)])
+def test_a_policy_of_the_cache_is_no_number_of_bytes(memory, operands, read):
+    address, data = source(memory)
+    run = Run(f"cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], {operands};\ncp.async.commit_group;\ncp.async.wait_group 0;\n"
+              "ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r1];", memory=memory, rd1=address, r1=SHARED_BASE + 16 * LANE, r2=8, rd2=1 << 61)
+    found = np.stack([run[f"r{i}"] for i in range(4, 8)], axis=1)
+    assert (found == np.where(np.arange(4) < read // 4, data.view("u4").reshape(-1, 4), 0)).all()
+
+
 def test_wait_group_counts_groups_of_a_thread(memory):
     address, data = source(memory)
     second = COPY.replace("[%r1]", "[%r1+512]")

@@ -26,12 +26,13 @@ def tensor(memory, rows=5, columns=40, box=(32, 8), swizzle=2, kind=9):
     return TensorMap(2, kind, swizzle, address, (columns, rows), (96,), box), data
 
 
+@pytest.mark.parametrize("to", ["cluster", "cta"])                         # Triton 3.6, 3.9
 @pytest.mark.parametrize("corner", [(0, 0), (16, 3), (-8, -2), (100, 100)])
 @pytest.mark.parametrize("box, swizzle, span", [((64, 8), 3, 128), ((32, 8), 2, 64), ((16, 8), 1, 32), ((24, 8), 0, None)])
-def test_tma_loads_a_tile(memory, corner, box, swizzle, span):
+def test_tma_loads_a_tile(memory, corner, box, swizzle, span, to):
     mapped, data = tensor(memory, box=box, swizzle=swizzle)
     body = INIT + f"@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {mapped.box_bytes};\n" \
-        "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0, {%r3, %r4}], [%r0];\n" + WAIT
+        f"@%p0 cp.async.bulk.tensor.2d.shared::{to}.global.mbarrier::complete_tx::bytes [%r2], [%rd0, {{%r3, %r4}}], [%r0];\n" + WAIT
     run = Run(body, memory=memory, parameter=mapped.pack(), p0=LANE == 0, r0=SHARED_BASE + 8192, r1=0, r2=SHARED_BASE, r3=corner[0],
               r4=corner[1], rd0=0)
     wide = np.zeros((400, 400), np.uint16)                      # the tensor in a sea of zeros

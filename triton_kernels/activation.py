@@ -35,7 +35,7 @@ def hardshrink_at(x, lambd):
 
 @triton.jit
 def softshrink_at(x, lambd):
-    return tl.where(x > lambd, x - lambd, tl.where(x < -lambd, x + lambd, x * 0)).to(x.dtype)
+    return tl.where(x > lambd, x - lambd, tl.where(x < -lambd, x + lambd, tl.where(x == x, 0.0, x))).to(x.dtype)
 
 
 @triton.jit
@@ -132,17 +132,17 @@ def mish(x):
 
 @triton.jit
 def elu_of(x, alpha):
-    return tl.where(x > 0, x, libdevice.expm1(x) * alpha).to(x.dtype)
+    return tl.where(x < 0, libdevice.expm1(x) * alpha, x).to(x.dtype)
 
 
 @triton.jit
 def celu_of(x, alpha):
-    return tl.where(x > 0, x, libdevice.expm1((x / alpha).to(x.dtype)) * alpha).to(x.dtype)
+    return tl.where(x < 0, libdevice.expm1((x / alpha).to(x.dtype)) * alpha, x).to(x.dtype)
 
 
 @triton.jit
 def selu(x):
-    return 1.0507009873554805 * tl.where(x > 0, x, 1.6732632423543772 * libdevice.expm1(x))
+    return 1.0507009873554805 * tl.where(x < 0, 1.6732632423543772 * libdevice.expm1(x), x)
 
 
 @triton.jit

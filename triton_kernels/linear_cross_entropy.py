@@ -49,13 +49,28 @@ def slope(x, n, lse, mass, w_ptr, N, smoothing, SMOOTH: tl.constexpr):
 
 
 @triton.jit
+def divisor_kernel(divisor_ptr, scale_ptr, target_ptr, w_ptr, stride_target, M, N, ignore_index, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of the weights of M targets, by one program, and what divides by it."""
+    total = tl.zeros((BLOCK,), ACC)
+    for first in range(0, M, BLOCK):
+        m = first + tl.arange(0, BLOCK).to(tl.int64)
+        target = tl.load(target_ptr + m * stride_target, mask=m < M, other=-1).to(tl.int64)
+        counts = (target != ignore_index) & (target >= 0) & (target < N) & (m < M)
+        total += tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
+    divisor = tl.sum(total, 0)
+    tl.store(divisor_ptr, divisor)
+    tl.store(scale_ptr, tl.div_rn(1.0, divisor) if ACC == tl.float32 else 1 / divisor)
+
+
+@triton.jit
 def loss_and_gradient_kernel(
-    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, WIDTH,
-    ignore_index, smoothing, number, SMOOTH: tl.constexpr, PADDED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
-    LANES: tl.constexpr, VEC: tl.constexpr,
+    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, scale_ptr, stride_gxm, stride_xm, stride_target, N, WIDTH,
+    ignore_index, smoothing, number, SMOOTH: tl.constexpr, PADDED: tl.constexpr, SCALED: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
 ):
     """Loss, weight of the target and gradient of the row that the program owns; columns lie next to each other. With PADDED the rows of x
-    and gx have room for WIDTH > N numbers, so that whole vectors are loaded and stored whatever N is."""
+    and gx have room for WIDTH > N numbers, so that whole vectors are loaded and stored whatever N is. The loss is multiplied by the scale,
+    if there is one, and so is the gradient where it is to be SCALED."""
     m = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + m * stride_target).to(tl.int64)
     counts = target != ignore_index
@@ -73,7 +88,15 @@ def loss_and_gradient_kernel(
         loss = (1 - smoothing) * loss + smoothing / N * (weights * (top + log_total) - dot)
         hit = (1 - smoothing) * hit
         mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
-    tl.store(loss_ptr + m, tl.where(counts, loss, 0))
+    loss = tl.where(counts, loss, 0)
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr)
+        loss *= scale                                                     # NaN where no row counts
+        if SCALED:
+            hit *= scale
+            mass *= scale
+            smoothing *= scale
+    tl.store(loss_ptr + m, loss)
     lse = top + log_total
     lane = tl.arange(0, BLOCK_N)[None, :]
     if counts:

@@ -66,16 +66,21 @@ def chosen(x_ptr, target_ptr, w_ptr, m, M, stride_xm, stride_target, N, ignore_i
 
 @gluon.jit
 def loss_and_gradient_gluon_kernel(
-    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, stride_gxm, stride_xm, stride_target, M, N, WIDTH, ignore_index,
-    number, BLOCK_N: gl.constexpr, HELD: gl.constexpr,
+    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, scale_ptr, stride_gxm, stride_xm, stride_target, M, N, WIDTH,
+    ignore_index, number, SCALED: gl.constexpr, BLOCK_N: gl.constexpr, HELD: gl.constexpr,
 ):
     """Rows of WIDTH >= N numbers of which each begins at a multiple of 16 bytes, WIDTH a multiple of 8; HELD * BLOCK_N >= N, so that the
-    last tile alone is not whole. Grid: as many programs as there are on the GPU at once."""
+    last tile alone is not whole. Grid: as many programs as there are on the GPU at once. Long, since rows come while others are read."""
     layout: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
     lane = gl.arange(0, BLOCK_N, layout)
     tiles = ()
     for _ in gl.static_range(HELD):
         tiles = tiles + (gl.allocate_shared_memory(x_ptr.dtype.element_ty, [BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])), )
+    scale, bits = 1.0, 0.0
+    if scale_ptr is not None:
+        scale = gl.load(scale_ptr)
+        if SCALED:
+            bits = libdevice.fast_log2f(scale)                   # exp(x - lse) times the scale costs nothing
     step, first = gl.num_programs(0), gl.program_id(0).to(gl.int64)
     for k in gl.static_range(HELD):
         ask(tiles, k, x_ptr + first * stride_xm, k * BLOCK_N + lane, WIDTH, first < M)
@@ -91,18 +96,22 @@ def loss_and_gradient_gluon_kernel(
         top, total = sum_of_exponentials(tiles, lane, N, HELD)
         log_total = gl.where(total == 0, 0.0, libdevice.fast_log2f(total) * LN2)
         gl.store(weight_ptr + m, hit)
-        gl.store(loss_ptr + m, gl.where(counts, hit * (log_total + (top - picked)), 0.0))        # so large logits cancel exactly
+        loss = gl.where(counts, hit * (log_total + (top - picked)), 0.0)         # in this order large logits cancel exactly
+        gl.store(loss_ptr + m, loss * scale)                                     # NaN where no row counts
         lse = (top + log_total) * LOG2E
+        shift, mass = lse - bits, hit
+        if SCALED:
+            mass = hit * scale
         for k in gl.static_range(HELD):
             n = k * BLOCK_N + lane
             x = tiles[k].load(layout).to(gl.float32)
-            gx = libdevice.exp2(x * LOG2E - lse)
+            gx = libdevice.exp2(x * LOG2E - shift)
             if w_ptr is not None:
                 gx *= hit
             gx = gl.where(counts, gx, 0.0)
             gl.store(gl.max_contiguous(gx_row + n, 8), gx.to(gx_ptr.dtype.element_ty), mask=n < WIDTH)
             ask(tiles, k, x_ptr + after * stride_xm, n, WIDTH, after < M)
         gl.thread_barrier()                                      # the gradient of all classes is there: now the target's is replaced
-        gl.store(gx_row + target, (libdevice.exp2(picked * LOG2E - lse) * hit - hit).to(gx_ptr.dtype.element_ty), mask=counts)
+        gl.store(gx_row + target, (libdevice.exp2(picked * LOG2E - lse) * mass - mass).to(gx_ptr.dtype.element_ty), mask=counts)
         target, known, counts, picked, hit = following
     async_copy.wait_group(0)

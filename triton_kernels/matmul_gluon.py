@@ -20,9 +20,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue, load_c, tile_of
+from triton_kernels.matmul import epilogue, load_c, tile_of
 from triton_kernels.matmul_cluster import arrive_at_all, drain, idle, in_pairs, load_b, meet, tell_barriers
-from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
+from triton_kernels.matmul_last_gluon import meet_at_tile
+from triton_kernels.matmul_leaving import depart, pieces_of, store_sums
 from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
 from triton_kernels.quick import after_the_one_before, let_the_next_begin
 
@@ -230,11 +231,11 @@ def summing(n, begin, end, turn, shape, BLOCK_N: gl.constexpr, BLOCK_K: gl.const
 
 
 @gluon.jit
-def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha,
-            beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
+def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, join, ring, out_bufs, shape,
+            alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
-            WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr, CLUSTER: gl.constexpr):
+            WARPS: gl.constexpr, STREAM: gl.constexpr, MOST: gl.constexpr, ACROSS: gl.constexpr, CLUSTER: gl.constexpr):
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on, or with PARTS this one of every tile. STREAM is for
     one consumer. The first tile of a row of tiles has the sums. c_desc: the residual, if there is one, else c. Long, as all that a warp
     group does."""
@@ -245,7 +246,6 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     WIDTH: gl.constexpr = BLOCK_N if ACROSS else BLOCK_N // PIECES
     DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
-    STORES: gl.constexpr = 1 if pre_desc is None else 2
     START: gl.constexpr = TURN % CONSUMERS
     STEP: gl.constexpr = 1 if STREAM else CONSUMERS * max(PROGRAMS, 1)
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
@@ -272,14 +272,18 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
             acc, sums, slot, phase = multiply_tile(ring, slot, phase, end - begin, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
                                                    STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS, CLUSTER)
         let_the_next_begin(PROGRAMS == 0)
-        if SUMS:
+        if MOST:
+            meet_at_tile(out_desc, pre_desc, sums_ptr, c_ptr, join, acc, sums, (batch, m, n), part, tile, total, steps,
+                         (stride_cb, stride_cm, stride_cn), shape, alpha, beta, out_bufs, FORM, SLOPE, ACTIVATION, PROGRAMS, GROUP_M,
+                         STREAM, MOST, PIECES, BUFFERS, WARPS, piece)
+        if SUMS and not MOST:
             store_sums(sums_ptr, sums, part * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n * 0 if STREAM else n,
                        c_ptr is not None and not STREAM)
-        if STREAM:
+        if STREAM and not MOST:
             batch, m, n = part, m * 0, n * 0
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
-        for i in gl.static_range(PIECES):
+        for i in gl.static_range(0 if MOST else PIECES):
             sums = gathered(pieces[i]) if ACROSS else gl.convert_layout(pieces[i], piece, assert_trivial=True)
             row, column = (m + i * ROWS, n) if ACROSS else (m, n + i * WIDTH)
             rm = row + gl.arange(0, ROWS, gl.SliceLayout(1, sums.type.layout))
@@ -295,14 +299,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
                     added = came_in
             value = epilogue(sums, added, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha,
                              behind_it, out_bufs.dtype, FORM, SLOPE)
-            pre_buf = out_bufs.index(TURN * BUFFERS + STORES * i % BUFFERS)
-            out_buf = out_bufs.index(TURN * BUFFERS + (STORES * i + STORES - 1) % BUFFERS)
-            if isinstance(out_desc, gl.tuple):
-                if pre_desc is not None:
-                    scatter(pre_desc, batch, row, column, shape, value, pre_buf, WARPS)
-                scatter(out_desc, batch, row, column, shape, activated(value, ACTIVATION), out_buf, WARPS)
-            else:
-                send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
+            depart(out_desc, pre_desc, batch, row, column, shape, value, out_bufs, TURN * BUFFERS, i, ACTIVATION, BUFFERS, WARPS)
             if c_desc is not None:
                 tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
                 fetch(c_desc, turn + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, tiled, out_bufs, came, BLOCK_M,
@@ -345,15 +342,17 @@ def start(COUNT: gl.constexpr, REGISTERS: gl.constexpr, CLUSTER: gl.constexpr, t
 
 
 @gluon.jit
-def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha,
-                        beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
+def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, join, BATCH, M, N, K,
+                        alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
-                        WHOLE: gl.constexpr = False, CLUSTER: gl.constexpr = 1, launch_pdl: gl.constexpr = False):
+                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, MOST: gl.constexpr = 0,
+                        ACROSS: gl.constexpr = False, WHOLE: gl.constexpr = False, CLUSTER: gl.constexpr = 1,
+                        launch_pdl: gl.constexpr = False):
     """Grid: PROGRAMS, or with PROGRAMS 0 what `place` says. num_warps is that of one consumer. Instead of a descriptor of a result there
     may be what `scatter` takes, where TMA cannot store it. sums_ptr takes the sums of a's rows, which the consumer adds up while products
-    are under way; of one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all
+    are under way; of one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do, unless
+    MOST and `join` say how programs of a tile put these together (matmul_last_gluon.py). WHOLE: all
     pieces of a tile have a buffer, so none waits for one before it to leave. CLUSTER: of programs that share b (matmul_cluster.py), whose
     descriptor has a part of BLOCK_N. Long, as it makes all that the warp groups share."""
     if CLUSTER > 1:
@@ -388,8 +387,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     after_the_one_before(launch_pdl)
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, came), (BATCH, M, N, K)
     start(CONSUMERS * PARTS, 40 if STREAM else 24, CLUSTER,
-          (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+          (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, join, ring, out_bufs, shape, alpha, beta, TRANS_A,
            TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS, PARTS,
-           WARPS, STREAM, ACROSS, CLUSTER),
+           WARPS, STREAM, MOST, ACROSS, CLUSTER),
           (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PARTS,
            STREAM, CLUSTER))

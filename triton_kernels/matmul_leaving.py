@@ -3,6 +3,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from triton_kernels.matmul import activated
+
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global         # the older name is that of Triton 3.6
 
 
@@ -44,6 +46,21 @@ def send(out_desc, pre_desc, batch, m, n, out, pre, out_buf, pre_buf, LEFT: gl.c
     if pre_desc is not None:
         store(pre_desc, [batch, m, n], pre_buf.reshape(pre_desc.block_type.shape))
     store(out_desc, [batch, m, n], out_buf.reshape(out_desc.block_type.shape))
+
+
+@gluon.jit
+def depart(out_desc, pre_desc, batch, m, n, shape, value, bufs, first, i: gl.constexpr, ACTIVATION: gl.constexpr, BUFFERS: gl.constexpr,
+           WARPS: gl.constexpr):
+    """Let piece i of a tile leave from one of BUFFERS buffers, of which it has `first` and those behind, by the way there is."""
+    STORES: gl.constexpr = 1 if pre_desc is None else 2
+    pre_buf = bufs.index(first + STORES * i % BUFFERS)
+    out_buf = bufs.index(first + (STORES * i + STORES - 1) % BUFFERS)
+    if isinstance(out_desc, gl.tuple):
+        if pre_desc is not None:
+            scatter(pre_desc, batch, m, n, shape, value, pre_buf, WARPS)
+        scatter(out_desc, batch, m, n, shape, activated(value, ACTIVATION), out_buf, WARPS)
+    else:
+        send(out_desc, pre_desc, batch, m, n, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
 
 
 @gluon.jit

@@ -77,14 +77,21 @@ def added_up(part_ptrs, first, end, acc, step, AHEAD: tl.constexpr):
 
 
 @triton.jit
-def tile_added_up(part_ptrs, tile, tiles, steps, acc, step, PROGRAMS: tl.constexpr, STREAM: tl.constexpr, AHEAD: tl.constexpr):
-    """acc and all parts of a tile: its own programs', then its helpers', of which there are two at most. `step` is from part to part."""
+def helpers_of(tile, tiles, steps, PROGRAMS: tl.constexpr, STREAM: tl.constexpr):
+    """(programs that a tile has to itself, where its first helper's part goes, how many helpers it has: two at most)."""
     each, rounds, left = dealt_out(tiles, steps, PROGRAMS)
-    line, far = tile // STREAM, step.to(tl.int64)
+    line = tile // STREAM
+    first, end = (line * left // rounds).to(tl.int32), tl.cdiv((line + 1) * left, rounds).to(tl.int32)
+    return each, each * tiles + (line + first) * STREAM + tile % STREAM, end - first
+
+
+@triton.jit
+def tile_added_up(part_ptrs, tile, tiles, steps, acc, step, PROGRAMS: tl.constexpr, STREAM: tl.constexpr, AHEAD: tl.constexpr):
+    """acc and all parts of a tile: its own programs', then its helpers'. `step` is from part to part."""
+    each, first, count = helpers_of(tile, tiles, steps, PROGRAMS, STREAM)
+    far = step.to(tl.int64)
     acc = added_up(part_ptrs + tile * far, 0, each, acc, tiles * far, AHEAD)
-    first, end = line * left // rounds, tl.cdiv((line + 1) * left, rounds)
-    helpers = part_ptrs + (each * tiles + line * STREAM + tile % STREAM) * far
-    return added_up(helpers, first.to(tl.int32), end.to(tl.int32), acc, STREAM * far, 2)
+    return added_up(part_ptrs + first * far, 0, count, acc, STREAM * far, 2)
 
 
 @triton.jit

@@ -92,6 +92,16 @@ def prod_fold(state, lane):
 
 
 @triton.jit
+def xor_combine(a, b):
+    return (a ^ b,)
+
+
+@triton.jit
+def xor_fold(state, lane):
+    return tl.reduce(state, 1, xor_combine)
+
+
+@triton.jit
 def first_finish(a, count, param):
     return (a,)
 

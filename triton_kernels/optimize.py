@@ -76,8 +76,9 @@ def clipping(norm_ptr, max_norm):
 
 
 @triton.jit
-def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, factor, c0, c1, c2, numbers, RULE: tl.constexpr,
-                 KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr, CLIP: tl.constexpr):
+def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, low_ptr, apart, i, mask, lr, weight_decay, factor, c0, c1, c2, numbers,
+                 RULE: tl.constexpr, KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr,
+                 CLIP: tl.constexpr, LOW: tl.constexpr):
     p, g = wide(tl.load(p_ptr + i, mask=mask)), wide(tl.load(g_ptr + i, mask=mask))
     if CLIP:                                             # rounded as if it had been stored in between
         g = wide(libdevice.mul_rn(g, factor.to(g.dtype)).to(g_ptr.dtype.element_ty))
@@ -96,6 +97,9 @@ def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, f
         p *= 1 - lr * weight_decay
     p, x, y, z = RULE(p, g, x, y, z, lr, c0, c1, c2, numbers, KIND)
     store(p_ptr + i, p, mask)
+    if LOW:
+        if apart:
+            store(low_ptr + i, p.to(p_ptr.dtype.element_ty), mask)
     if STATES > 0:
         store(x_ptr + i, x, mask)
     if STATES > 1:
@@ -105,12 +109,13 @@ def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, f
 
 
 @triton.jit
-def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_inf_ptr, norm_ptr, max_norm, lr, weight_decay, c0, c1, c2,
-                  numbers, RULE: tl.constexpr, KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr,
-                  LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, low_like_ptr, coefficients_ptr, found_inf_ptr, norm_ptr, max_norm, lr,
+                  weight_decay, c0, c1, c2, numbers, RULE: tl.constexpr, KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr,
+                  DECAY: tl.constexpr, LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """A step of the optimizer RULE (see optimizers.py): the lists are parameters, gradients and STATES more. The coefficients of each
     tensor are what advance_kernel noted, or c0, c1, c2 for all. DECAY: weight_decay goes to the "gradient" or the "parameter". Gradients
-    are clipped on the way if their norm is given."""
+    are clipped on the way if their norm is given. With low_like_ptr, which lends its type, there is one more list, of copies of the
+    parameters, in which those without one stand for themselves."""
     if found_inf_ptr is not None:
         if tl.load(found_inf_ptr) != 0:
             return
@@ -129,12 +134,19 @@ def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_
     x_ptr = column(table_ptr, like_ptr, 2 if STATES > 0 else 0, t, COUNT, ALIGNED)
     y_ptr = column(table_ptr, like_ptr, 3 if STATES > 1 else 0, t, COUNT, ALIGNED)
     z_ptr = column(table_ptr, like_ptr, 4 if STATES > 2 else 0, t, COUNT, ALIGNED)
+    LOW: tl.constexpr = low_like_ptr is not None
+    low_ptr, apart = p_ptr, False
+    if LOW:
+        low = tl.load(table_ptr + (2 + STATES) * COUNT + t)
+        low_ptr, apart = low.to(low_like_ptr.dtype), low != tl.load(table_ptr + t)
+        if ALIGNED:                                      # four numbers of 16 bits, as a thread has them: for eight they would be exchanged
+            low_ptr = tl.multiple_of(low_ptr, 8)
     if first + BLOCK <= size:
-        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, None, lr, weight_decay, factor, c0, c1, c2, numbers, RULE, KIND, STATES,
-                     MAXIMIZE, DECAY, CLIP)
+        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, low_ptr, apart, i, None, lr, weight_decay, factor, c0, c1, c2, numbers, RULE,
+                     KIND, STATES, MAXIMIZE, DECAY, CLIP, LOW)
     else:
-        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, i < size, lr, weight_decay, factor, c0, c1, c2, numbers, RULE, KIND,
-                     STATES, MAXIMIZE, DECAY, CLIP)
+        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, low_ptr, apart, i, i < size, lr, weight_decay, factor, c0, c1, c2, numbers, RULE,
+                     KIND, STATES, MAXIMIZE, DECAY, CLIP, LOW)
 
 
 # ------------------------------------------------------------------ gradients

@@ -82,6 +82,11 @@ def hardswish_backward(g, x):
 
 
 @triton.jit
+def hardsigmoid_backward(g, x):
+    return tl.where(tl.abs(x) < 3, g * 0.16666666666666666, 0.0).to(g.dtype)
+
+
+@triton.jit
 def line_slope(g, x, a, b):
     return (g * (x * a + b)).to(g.dtype)
 

@@ -56,6 +56,7 @@ from tritorch import distributed as distributed
 from tritorch import distributions as distributions
 from tritorch import dlpack as dlpack
 from tritorch.dtype import dtype as dtype
+from tritorch import eigenpairs as eigenpairs
 from tritorch.autograd.modes import enable_grad as enable_grad
 from tritorch import errors as errors
 from tritorch import export as export
@@ -63,6 +64,7 @@ from tritorch import fft as fft
 from tritorch import file_reader as file_reader
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
+from tritorch import frames as frames
 from tritorch import func as func
 from tritorch import functional as functional
 from tritorch import futures as futures
@@ -1348,6 +1350,9 @@ def hann_window(window_length, periodic=..., *, dtype=..., layout=..., device=..
 def hardshrink(input, lambd=...) -> Tensor:
     """input where |input| > lambd, else 0."""
     ...
+def hash_tensor(input, dim=..., keepdim=..., *, mode=..., out=...) -> Any:
+    """The exclusive or of the bits of elements, each as float64 or int64, over `dim` (an int or a tuple; None for all)."""
+    ...
 def heaviside(input, other) -> Tensor:
     """0 below 0 and for NaN, 1 above, other at 0."""
     ...
@@ -1569,6 +1574,9 @@ def linspace(start, end, steps, *, out=..., dtype=..., layout=..., device=..., r
     ...
 def load(f, map_location=..., pickle_module=..., *, weights_only=..., mmap=..., **pickle_load_args) -> Any:
     """Read what `save` wrote, any safetensors file (its flat dictionary) or what PyTorch's `torch.save` wrote; a path or a binary file."""
+    ...
+def lobpcg(A, k=..., B=..., X=..., n=..., iK=..., niter=..., tol=..., largest=..., method=..., tracker=..., ortho_iparams=..., ortho_fparams=..., ortho_bparams=...) -> Any:
+    """(E, V): the k largest, or smallest, eigenvalues of a symmetric matrix, and their vectors."""
     ...
 def log(input) -> Tensor:
     """The natural logarithm; NaN below 0, of complex numbers with an imaginary part in [-π, π]."""

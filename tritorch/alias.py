@@ -70,15 +70,16 @@ def _share():
 def as_torch():
     """From now on `import torch` and `import torch.nn` are tritorch, in packages written for PyTorch, too. Call it before they are
     imported, and `importlib.metadata.version("torch")` is `tritorch.__version__`. Names that are not here are ModuleNotFoundErrors, as
-    of any package. Parts of sizes are sizes, as there, which makes `shape[0]` slower. The handle it returns has `remove()`.
+    of any package. Parts of sizes are sizes, as there, which makes `shape[0]` slower. Dtypes print as `torch.float32`, which packages
+    compare. The handle it returns has `remove()`.
 
     Raises ImportError where PyTorch itself has been imported.
 
     >>> import tritorch
     >>> handle = tritorch.as_torch()
     >>> import torch.nn.functional as F
-    >>> F is tritorch.nn.functional
-    True
+    >>> F is tritorch.nn.functional, str(torch.float32)
+    (True, 'torch.float32')
     >>> handle.remove()
     """
     found = sys.modules.get("torch")

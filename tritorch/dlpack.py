@@ -8,6 +8,7 @@ https://dmlc.github.io/dlpack/latest/
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 
 import numpy as np
@@ -31,7 +32,7 @@ from tritorch.dtype import (
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
 from tritorch.shape import contiguous_strides, extent
-from tritorch.storage import block_storage, host_storage
+from tritorch.storage import block_storage, host_storage, written_unseen
 from tritorch.tensor import strided
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
@@ -96,6 +97,7 @@ def export(x, max_version):
     tensor = opened(capsule).tensor
     tensor.code, tensor.bits = CODES[x.dtype]
     if x.device is not cpu:
+        written_unseen(x.storage, math.nan)
         tensor.device_type, tensor.device_id = CUDA, x.device.index
     return capsule
 

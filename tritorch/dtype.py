@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from tritorch.errors import check, sentence
+from tritorch.own_name import ours
 
 _CATEGORY_BOOL, _CATEGORY_INT, _CATEGORY_FLOAT, _CATEGORY_COMPLEX = 0, 1, 2, 3
 bool_, int_, float_, complex_ = builtins.bool, builtins.int, builtins.float, builtins.complex
@@ -33,7 +34,7 @@ class dtype:
         self.compute = self.parts = self             # half and fp8 types compute in float32, parts of complex ones are real: set below
 
     def __repr__(self):
-        return f"tritorch.{self.name}"
+        return ours(self.name)
 
     def __reduce__(self):
         return self.name                                                 # pickles as a name of this module: still one object of each

@@ -7,9 +7,12 @@ import numbers
 import operator
 import sys
 
+from tritorch.frames import callee, package_of, variables
+
 REFLECTED = {"add": "__radd__", "sub": "__rsub__", "mul": "__rmul__", "div_true": "__rtruediv__", "div": "__rtruediv__",
              "floor_divide": "__rfloordiv__", "remainder": "__rmod__", "pow": "__rpow__", "matmul": "__rmatmul__",
-             "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__"}   # what Python asks next, by operator
+             "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__",
+             "bitwise_left_shift": "__rlshift__", "bitwise_right_shift": "__rrshift__"}   # what Python asks next, by operator
 
 
 class OutOfMemoryError(RuntimeError):
@@ -137,7 +140,8 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
     for answer in answers if not isinstance(error, OutOfMemoryError) else ():            # to look at frames keeps what they hold
         if (found := answer(frame or sys._getframe(1))) is not None:
             return found
-    if op in REFLECTED and _left_to_other(error, REFLECTED[op], args):
+    method = REFLECTED.get(op.removesuffix("_")) if op else None
+    if method is not None and _left_to_other(error, method, args):
         return (NotImplemented,)
     frames = _frames(error)
     if frames is None:
@@ -157,13 +161,16 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None, frame=None):
 
 def _left_to_other(error, method, args):
     """Whether the second operand of a Python operator is of another kind, for which there was an error, but knows the operator itself, as
-    numpy's arrays do: it is asked then, as everywhere in Python."""
+    numpy's arrays do: it is asked then, as everywhere in Python, also for operator.add and sum, which are written in C."""
     frame = error.__traceback__.tb_frame.f_back
     if not knows(method, args):
         return False
-    while frame.f_code.co_filename in passed or frame.f_code.co_name in ("div", "matmul") and _owner(frame) == "tritorch":
+    while frame.f_code.co_filename in passed or frame.f_code.co_name in ("div", "matmul") and package_of(frame) == "tritorch":
         frame = frame.f_back                                             # what stands between the operator and its card
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_"))
+    if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("BINARY_", "INPLACE_")):
+        return True
+    called = callee(frame)
+    return called is sum or getattr(called, "__module__", None) == "_operator"
 
 
 def knows(method, args):
@@ -227,17 +234,13 @@ def _frames(error):
         if last.tb_next is None:
             break
         last = last.tb_next
-    raised = _owner(frames[-1]) == "tritorch" and frames[-1].f_code.co_code[last.tb_lasti] == _RAISE
-    if raised or _owner(frames[-1]) not in ("tritorch", "numpy"):
+    raised = package_of(frames[-1]) == "tritorch" and frames[-1].f_code.co_code[last.tb_lasti] == _RAISE
+    if raised or package_of(frames[-1]) not in ("tritorch", "numpy"):
         return None
-    while caller is not None and _owner(caller) == "tritorch":
+    while caller is not None and package_of(caller) == "tritorch":
         frames.insert(0, caller)
         caller = caller.f_back
-    return [frame for frame in frames if _owner(frame) == "tritorch"]
-
-
-def _owner(frame):
-    return frame.f_globals.get("__name__", "").partition(".")[0]
+    return [frame for frame in frames if package_of(frame) == "tritorch"]
 
 
 def _calls(frames, op, fn, args, kwargs):
@@ -253,15 +256,6 @@ def _calls(frames, op, fn, args, kwargs):
         except (TypeError, ValueError):                                  # a forward that has no signature
             continue
         yield name, signature, {key: v for key, v in values.items() if key != "self"}
-
-
-def variables(frame):
-    """What the variables of a frame are. Before Python 3.13 a frame keeps what was asked for: the error, and by that itself, for ever."""
-    found = frame.f_locals
-    values = dict(found)
-    if type(found) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:               # a function's: no module's own names
-        found.clear()
-    return values
 
 
 def _called(frame):

@@ -1,4 +1,5 @@
-"""Checkpoints from the web: downloaded once, kept in a folder of the user's, held against the hash in their name."""
+"""Checkpoints from the web: downloaded once, kept in a folder of the user's, held against the hash in their name; and models of
+repositories (see `tritorch/hub_repositories.py`)."""
 import hashlib
 import os
 import re
@@ -8,9 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 from urllib.request import Request, urlopen
 
-from tritorch.serialization import load
+from tritorch import serialization
+from tritorch.hub_repositories import help, list, load
 
-__all__ = ["download_url_to_file", "get_dir", "load_state_dict_from_url", "set_dir"]
+__all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")                               # the eight digits in resnet18-f37072fd.pth
 CHUNK = 1 << 17
@@ -115,4 +117,4 @@ def load_state_dict_from_url(url, model_dir=None, map_location=None, progress=Tr
         sys.stderr.write(f'Downloading: "{url}" to {path}\n')
         digits = HASH_REGEX.search(name) if check_hash else None
         download_url_to_file(url, path, digits.group(1) if digits else None, progress)
-    return load(path, map_location, weights_only=weights_only)
+    return serialization.load(path, map_location, weights_only=weights_only)

@@ -1,6 +1,7 @@
 """Tensors and other libraries' arrays over the same memory: numpy, DLPack, the CUDA array interface, the buffer protocol."""
 from __future__ import annotations
 
+import math
 import os
 import warnings
 
@@ -19,7 +20,7 @@ from tritorch.errors import check
 from tritorch.layout import only_strided
 from tritorch.ops.create import tensor as new_tensor
 from tritorch.shape import contiguous_strides, extent
-from tritorch.storage import UntypedStorage, block_storage
+from tritorch.storage import UntypedStorage, block_storage, written_unseen
 from tritorch.tensor import Tensor, from_array, strided
 
 
@@ -289,6 +290,7 @@ def cuda_array_interface(x):
     check(not x.requires_grad, "__cuda_array_interface__", "a tensor that does not require grad", "one that does", use="x.detach()")
     strides = None if x.is_contiguous() else tuple(s * x.itemsize for s in x.strides)
     driver.share()
+    written_unseen(x.storage, math.nan)
     return {"version": 3, "shape": tuple(x.shape), "strides": strides, "typestr": x.dtype.numpy.str,
             "data": (x.data_ptr() if x.numel() else 0, False), "stream": current_handle(x.device.index) or 1}
 

@@ -6,6 +6,7 @@
 """
 
 from tritorch.errors import check, sentence
+from tritorch.own_name import ours
 
 
 class layout:
@@ -17,7 +18,7 @@ class layout:
         self.name = name
 
     def __repr__(self):
-        return f"tritorch.{self.name}"
+        return ours(self.name)
 
     def __reduce__(self):
         return self.name                                                 # the one object of that name in this module

@@ -6,6 +6,7 @@ as PyTorch's do. Strides count elements.
 from functools import lru_cache
 
 from tritorch.errors import check, sentence
+from tritorch.own_name import ours
 from tritorch.shape import contiguous_strides, is_contiguous, is_dense, layout, ordered_strides, same_strides
 
 remember = lru_cache(maxsize=4096)
@@ -20,7 +21,7 @@ class memory_format:
         self.name = name
 
     def __repr__(self):
-        return f"tritorch.{self.name}"
+        return ours(self.name)
 
     def __reduce__(self):
         return self.name                                                 # the one object of that name in this module

@@ -9,7 +9,7 @@ from types import FunctionType
 from tritorch.device import as_device, cpu, meta
 from tritorch.dtype import uint8
 from tritorch.errors import check
-from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage, meta_storage
+from tritorch.storage import DeviceStorage, HostStorage, Shared, Storage, Unwritten, host_storage, meta_storage
 from tritorch.tensor import Tensor, alias, strided
 
 
@@ -39,13 +39,14 @@ def rebuild_storage(data, place):
     return host_storage(data) if place is cpu else strided(host_storage(data), data.shape, (1,), 0, uint8).to(place).storage
 
 
-for _kind in (DeviceStorage, HostStorage, Storage, Unwritten):
+for _kind in (DeviceStorage, HostStorage, Shared, Storage, Unwritten):
     copyreg.pickle(_kind, reduce_storage)
 
 
 def state(x):
     """Attributes that users have set."""
-    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_hooked", "_tangents", "_settled")}
+    ours = "_grad", "_inference", "_hooked", "_tangents", "_settled", "_ones"
+    return {name: value for name, value in x.__dict__.items() if name not in ours}
 
 
 def reduce_ex(x, protocol):

@@ -4,6 +4,7 @@
 >>> torch.per_channel_symmetric, isinstance(torch.per_tensor_affine, torch.qscheme)
 (tritorch.per_channel_symmetric, True)
 """
+from tritorch.own_name import ours
 
 
 class qscheme:
@@ -15,7 +16,7 @@ class qscheme:
         self.name = name
 
     def __repr__(self):
-        return f"tritorch.{self.name}"
+        return ours(self.name)
 
     def __reduce__(self):
         return self.name                                                 # the one object of that name in this module

@@ -31,7 +31,7 @@ from tritorch.storage import Spread
 from tritorch.tensor import Tensor, empty, strided
 
 MAP_LOCATION: TypeAlias = Callable[[Tensor, str], Tensor | None] | device | str | dict[str, str] | None
-VERSION = 1
+VERSION, DEFAULT_PROTOCOL = 1, 2                                           # of files; the pickle protocol that PyTorch names
 MAX_DEPTH = 200
 MADE_OF = {"spread": "tritorch.distributed.tensor.saved", "sparse": "tritorch.sparse.saving"}      # tensors that are made of others
 MAPPINGS = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}

@@ -5,6 +5,7 @@ from math import prod
 from operator import index
 
 from tritorch.errors import check, sentence, whole_numbers
+from tritorch.own_name import ours
 
 
 class Size(tuple):
@@ -24,7 +25,7 @@ class Size(tuple):
         return prod(self)
 
     def __repr__(self):
-        return f"tritorch.Size({list(self)})"
+        return ours(f"Size({list(self)})")
 
     def __format__(self, spec):
         if sys._getframe(1).f_globals.get("__name__", "").startswith("tritorch."):

@@ -58,9 +58,10 @@ class Storage:
     def alias(self):
         """The same memory with a version of its own, as `.data` wants it."""
         owner = self.owner                                               # after which nothing is put off: see Unwritten
-        out = Storage() if type(self) is DeviceStorage else type(self)()
-        out.device, out.nbytes, out.owner, out.version, out._bytes = self.device, self.nbytes, owner, 0, self._bytes
-        if type(out) is Storage:
+        out = Shared() if type(self) is DeviceStorage else type(self)()
+        out.device, out.nbytes, out.owner, out._bytes = self.device, self.nbytes, owner, self._bytes
+        _set_version(out, 0)                                             # which is no write
+        if not isinstance(out, HostStorage):
             out.ptr = self.ptr
         return out
 
@@ -206,10 +207,43 @@ def host_storage(array):
 
 
 class DeviceStorage(Storage, Owner):
-    """Memory of the caching allocator: it has the span itself, and gives it back when it dies."""
+    """Memory of the caching allocator: it has the span itself, and gives it back when it dies. `others`, which is there once somebody wants
+    to know, counts the writes that `version` does not: see counts_writes."""
 
-    __slots__ = ("span",)
+    __slots__ = ("others", "span")
     nbytes, owner, _bytes = property(lambda self: self.span.nbytes), property(lambda self: self), None
+
+
+class Shared(Storage):
+    """Memory of a DeviceStorage, its `owner`, or a run of it, with a version of its own. Its writes are counted by the owner too."""
+
+    __slots__ = ()
+
+    @property
+    def version(self):
+        return _version(self)
+
+    @version.setter
+    def version(self, value):
+        _set_version(self, value)
+        written_unseen(self.owner)
+
+
+_version, _set_version = Storage.version.__get__, Storage.version.__set__
+
+
+def written_unseen(memory, count=1):
+    """Count a write to memory that no `version` of its own tells of; NaN: from now on nobody counts all of them."""
+    memory = memory.owner                                                # of a run of shared memory
+    if type(memory) is DeviceStorage and (count != count or hasattr(memory, "others")):
+        memory.others = getattr(memory, "others", 0) + count
+
+
+def counts_writes(memory):
+    """Have all writes to memory counted: `memory.version + memory.others` moves on with each. False where that cannot be."""
+    if type(memory) is DeviceStorage and not hasattr(memory, "others"):
+        memory.others = 0
+    return type(memory) is DeviceStorage and memory.others == memory.others
 
 
 def device_storage(nbytes, device):
@@ -250,8 +284,9 @@ def part(storage, start, nbytes):
     """A run of a storage's bytes as a storage, with a version of its own."""
     if storage.device is cpu:
         return host_storage(storage.bytes[start:start + nbytes])
-    out = Storage()
-    out.device, out.nbytes, out.owner, out.version, out._bytes = storage.device, nbytes, storage, 0, None
+    out = Shared()
+    out.device, out.nbytes, out.owner, out._bytes = storage.device, nbytes, storage, None
+    _set_version(out, 0)
     out.ptr = storage.ptr + start if storage.ptr else 0                  # on meta there are no addresses
     return out
 

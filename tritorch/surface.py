@@ -15,7 +15,7 @@ from tritorch import (
 from tritorch.autograd import engine, inference_mode
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
-from tritorch.ops import complex, counting, frexp, methods, of_numbers, predicates, renorm, view_copy  # noqa: F401 (completes operators)
+from tritorch.ops import complex, counting, frexp, hashing, methods, of_numbers, predicates, renorm, view_copy  # noqa: F401 (completed)
 from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor
 
@@ -30,7 +30,8 @@ METHODS = {
         tensor_methods.sum_to_size, tensor_methods.record_stream,
         tensor_methods.stft, tensor_methods.istft,
         view_copy.narrow_copy, view_copy.unsafe_chunk, view_copy.unsafe_split, view_copy.unsafe_split_with_sizes,
-        counting.nonzero_static, frexp.angle, frexp.frexp, predicates.const_data_ptr, predicates.dim_order, predicates.is_conj,
+        counting.nonzero_static, hashing.hash_tensor, frexp.angle, frexp.frexp, predicates.const_data_ptr, predicates.dim_order,
+        predicates.is_conj,
         predicates.is_distributed, predicates.is_neg, predicates.is_same_size, predicates.is_set_to, predicates._is_view,
         renorm.renorm, renorm.renorm_)},
     "_execution_engine": engine, **sparse_methods.METHODS,
@@ -55,7 +56,7 @@ HOMES = {
     "alias": "as_torch",
     "compiler": "_disable_dynamo compile",
     "func": "vmap",
-    "jit": "_assert ScriptModule",
+    "jit": "_assert ScriptModule TensorType",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
             set_deterministic_debug_mode use_deterministic_algorithms""",
     "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
@@ -63,6 +64,7 @@ HOMES = {
     "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
             set_default_tensor_type ShortTensor typename""",
     "threads": "get_num_threads set_num_threads",
+    "eigenpairs": "lobpcg",
     "native": """adaptive_max_pool1d affine_grid_generator alpha_dropout alpha_dropout_ batch_norm bilinear
             binary_cross_entropy_with_logits constant_pad_nd cosine_embedding_loss ctc_loss dropout_ embedding embedding_bag
             feature_alpha_dropout feature_alpha_dropout_ feature_dropout feature_dropout_ frobenius_norm grid_sampler grid_sampler_2d
@@ -83,6 +85,7 @@ HOMES = {
             slice_copy split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
             unsafe_split_with_sizes unsqueeze_copy view_as_complex_copy view_as_real_copy view_copy""",
     "ops.counting": "histogramdd nonzero_static range",
+    "ops.hashing": "hash_tensor",
     "ops.frexp": "angle frexp",
     "ops.predicates": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
     "ops.differences": "gradient",

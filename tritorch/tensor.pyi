@@ -321,8 +321,8 @@ class Tensor:
     def __rsub__(input, other, alpha=...) -> Any:
         """other - alpha · input."""
         ...
-    def __rtruediv__(self, other) -> Any:
-        """"""
+    def __rtruediv__(input, other) -> Any:
+        """other / input; an array of numpy's times 1 / input, which is how PyTorch answers it."""
         ...
     def __rxor__(input, other) -> Tensor:
         """input ^ other, bit by bit; on bools the exclusive or."""
@@ -1056,6 +1056,9 @@ class Tensor:
         ...
     def hardshrink(input, lambd=...) -> Tensor:
         """input where |input| > lambd, else 0."""
+        ...
+    def hash_tensor(input, dim=..., keepdim=..., *, mode=..., out=...) -> Any:
+        """The exclusive or of the bits of elements, each as float64 or int64, over `dim` (an int or a tuple; None for all)."""
         ...
     def heaviside(input, other) -> Tensor:
         """0 below 0 and for NaN, 1 above, other at 0."""

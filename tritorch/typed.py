@@ -10,6 +10,7 @@ from tritorch.errors import check
 from tritorch.interop import as_tensor
 from tritorch.ops.copy import to
 from tritorch.ops.create import empty
+from tritorch.own_name import ours
 from tritorch.shape import Size
 from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor, alias
@@ -77,7 +78,7 @@ def type_(input, dtype=None, non_blocking=False):
     if dtype is None:
         kind = next((kind for kind, dtype in NAMES.items() if dtype is input.dtype), input.dtype.name)
         home = input.device.type
-        return f"tritorch.{'' if home == 'cpu' else f'{home}.'}{kind}Tensor"
+        return ours(f"{'' if home == 'cpu' else f'{home}.'}{kind}Tensor")
     if isinstance(dtype, str):
         home, _, kind = dtype.removesuffix("Tensor").rpartition(".")
         check(kind in NAMES and home in ("torch", "torch.cuda", "tritorch", "tritorch.cuda"), "type", "the name of a tensor type",
@@ -99,7 +100,7 @@ def typename(obj, /):
     named = obj if hasattr(obj, "__qualname__") else type(obj)
     module = getattr(named, "__module__", None)
     if named is dtypes:
-        return "tritorch.dtype"
+        return ours("dtype")
     return named.__qualname__ if module in (None, "", "builtins") else f"{module}.{named.__qualname__}"
 
 

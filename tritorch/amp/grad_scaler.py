@@ -1,4 +1,5 @@
 """GradScaler: the loss times a large number, so that small gradients survive float16; the number finds its size by itself."""
+import enum
 import warnings
 from collections import defaultdict
 
@@ -11,7 +12,13 @@ from tritorch.ops import optimize
 from tritorch.ops.create import full, zeros
 from tritorch.tensor import Tensor
 
-READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
+
+class OptState(enum.Enum):
+    """What has happened to an optimizer since the last `update`."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
 
 
 class GradScaler:
@@ -69,14 +76,14 @@ class GradScaler:
             return
         self._check_started("unscale_")
         state = self._optimizers[id(optimizer)]
-        check(state["stage"] is READY, "GradScaler.unscale_", "one call for each optimizer since the last update(), before step()",
-              f"an optimizer that is {state['stage']}")
+        check(state["stage"] is OptState.READY, "GradScaler.unscale_", "one call for each optimizer since the last update(), before step()",
+              f"an optimizer that is {state['stage'].name.lower()}")
         grads = self._gradients(optimizer)
         inverse = self._scale.reciprocal()
         for device in dict.fromkeys(g.device for g in grads):
             found = state["found"][device] = zeros((), dtype=float32, device=device)
             optimize.scale_by([g for g in grads if g.device is device], inverse.to(device), found)
-        state["stage"] = UNSCALED
+        state["stage"] = OptState.UNSCALED
 
     def _gradients(self, optimizer):
         """The tensors that are to be unscaled."""
@@ -93,8 +100,8 @@ class GradScaler:
         check("closure" not in kwargs, "GradScaler.step", "no closure", "one")
         self._check_started("step")
         state = self._optimizers[id(optimizer)]
-        check(state["stage"] is not STEPPED, "GradScaler.step", "one call since the last update()", "a second")
-        if state["stage"] is READY:
+        check(state["stage"] is not OptState.STEPPED, "GradScaler.step", "one call since the last update()", "a second")
+        if state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         found = list(state["found"].values())
         check(found, "GradScaler.step", "gradients", "none", error=AssertionError)
@@ -107,7 +114,7 @@ class GradScaler:
                 del optimizer.found_inf
         elif not any(x.item() for x in found):
             out = optimizer.step(*args, **kwargs)
-        state["stage"] = STEPPED
+        state["stage"] = OptState.STEPPED
         return out
 
     @no_grad()
@@ -194,4 +201,4 @@ class GradScaler:
 
 
 def _fresh():
-    return {"stage": READY, "found": {}}
+    return {"stage": OptState.READY, "found": {}}

@@ -11,7 +11,7 @@ from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import after, keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
-from tritorch.autograd.parts import Part, accumulating, readable, sparse_sum, whole
+from tritorch.autograd.parts import Part, accumulating, one_for, readable, sparse_sum, whole
 from tritorch.autograd.ways import leading_nodes, reachable, ways_to_hooks
 from tritorch.cuda.stream import chosen
 from tritorch.errors import check, sentence
@@ -305,7 +305,7 @@ def _seed(op, k, t, g):
         if t.numel() != 1 or t.dtype.is_complex:
             raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} of {t.dtype} "
                                f"without one; use backward(gradient), or a sum that is real")
-        g = alias(t, Tensor)._filled(1)
+        g = one_for(alias(t, Tensor))
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         if g.shape != t.shape:

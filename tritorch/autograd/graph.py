@@ -387,6 +387,13 @@ def increment_version(tensors):
         t.storage.writer = places.user_place()
 
 
+def __getattr__(name):
+    """What lies above this layer loads when it is first asked for."""
+    if name == "allow_mutation_on_saved_tensors":
+        return getattr(import_module("tritorch.autograd.mutation"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = ["GradientEdge", "Node", "disable_saved_tensors_hooks", "get_gradient_edge", "increment_version", "register_multi_grad_hook",
            "save_on_cpu",
            "saved_tensors_hooks"]

@@ -188,6 +188,20 @@ def needed(name):
     return node is None or bool(node.edges[node.plan.op.names.index(name)])
 
 
+def one_for(x):
+    """The gradient of 1 with which a pass begins at x."""
+    g = x._filled(1)
+    g._ones = g.storage.version
+    return g
+
+
+def is_one(g):
+    """For a gradient rule: whether g is the gradient of 1 with which a pass begins, and nobody has had it in between."""
+    run = state.run
+    node = None if run is None else run.node
+    return node is not None and node.hooks is None and getattr(g, "_ones", None) == g.storage.version
+
+
 def wanted_dtype(name):
     """For a gradient rule: the wider dtype that the gradient of an input had better have, or None. Behind a cast that is the dtype of what
     was cast: it gets sums that were never rounded, and nothing is cast back."""

@@ -5,13 +5,14 @@ import functools
 
 from tritorch.compiler.function import Compiled, everyone
 from tritorch.compiler.module import OptimizedModule
+from tritorch.compiler.stance import set_stance
 from tritorch.compiler.watch import Unsupported
 from tritorch.cuda.watching import host_work, watched
 from tritorch.errors import check
 from tritorch.nn.module import Module
 
 __all__ = ["Unsupported", "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin", "disable", "is_compiling",
-           "is_dynamo_compiling", "is_exporting", "list_backends", "reset"]
+           "is_dynamo_compiling", "is_exporting", "list_backends", "reset", "set_stance"]
 
 MODES = None, "default", "reduce-overhead", "max-autotune"
 OPTIONS = {"cache_size_limit": 8, "fuse": True, "inexact": False}
@@ -63,7 +64,10 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
 
     Chains of operators for which there is one kernel (`compiler.patterns.PATTERNS`) are replaced where nobody else looks at what is in
     between, after one more warm-up call; and where the optimizer's step is all that reads clipped gradients, and `zero_grad` follows in the
-    same call, the step clips as it reads. By default only those that change no bit; `mode="max-autotune"` adds those that round in
+    same call, the step clips as it reads. Where nothing but steps of optimizers writes weights that `autocast` casts, these write the casts
+    too, and the next call finds them there; if anything else has written one since (in place, by `.data`, a checkpoint, another graph),
+    all are cast before it. Who writes a weight by its address alone, in a kernel that no operator starts, has to say so, by
+    `autograd.graph.increment_version`. By default only those that change no bit; `mode="max-autotune"` adds those that round in
     another way, and computes a last layer and its cross entropy as `F.linear_cross_entropy` does, without the logits. `report()` of the
     result tells what became of the calls, what was replaced and how it rounds.
 

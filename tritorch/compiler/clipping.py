@@ -8,8 +8,10 @@ import weakref
 
 from tritorch.compiler.patterns import Pattern
 from tritorch.compiler.watch import Seen
+from tritorch.ops.optimize import update
 from tritorch.tensor import strided
 
+PLACE = update.names.index("clip")
 CLIP = Pattern("clip_grad_norm_ + optimizer step", ("clip_by_norm", "update"), lambda *calls: True, lambda *calls: None, (False,), True,
                "none: a clipped gradient is rounded before it is used")
 
@@ -52,7 +54,7 @@ class Clipping:
     def step(self, args):
         """The arguments of an optimizer's step that clips."""
         self.left -= 1
-        return *args, tuple(self.norm)
+        return *args[:PLACE], tuple(self.norm), *args[PLACE + 1:]
 
     def make_up(self):
         """Clip, for whoever may look now, the gradients that are there."""

@@ -9,6 +9,7 @@ import weakref
 
 from tritorch.amp import clear_autocast_cache
 from tritorch.autograd import observed, places
+from tritorch.compiler import stance
 from tritorch.compiler.capture import Capture, no_room, one_at_a_time
 from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
@@ -64,13 +65,14 @@ class Compiled:
         """Start anew: every call is a first one."""
         self.kinds, self.leaves, self.modules, self.rates, self.notes, self.order = {}, [], {}, {}, {}, Order()
         self.device = driver.current() if driver.available() else None
-        self.pool, self.streams, self.latest = None, {}, None
+        self.pool, self.streams, self.latest, self.copies = None, {}, None, weakref.WeakValueDictionary()
 
     def __get__(self, owner, kind=None):
         return self if owner is None else types.MethodType(self, owner)
 
     def __call__(self, *args, **kwargs):
-        if watched.watcher is not None or not driver.available() or captures and current_graph() is not None:
+        if (watched.watcher is not None or not driver.available() or captures and current_graph() is not None
+                or stance.chosen == "force_eager"):
             return self.function(*args, **kwargs)                        # part of another capture, or nothing to capture
         kind, key = self.latest, None
         given = kind.fits(args, kwargs) if kind is not None else None
@@ -94,6 +96,8 @@ class Compiled:
                         return recording(given)
                     with record_function(f"Torch-Compiled Region: {self.name}"):
                         return recording(given)
+            if stance.chosen is not None:
+                return stance.unrecorded(self, args, kwargs)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
             if kind.idle > self.limit:
@@ -209,7 +213,7 @@ class Compiled:
         first = expected.matches is None
         if first:
             expected.matches = matches(expected, self.options["inexact"]) if self.options["fuse"] else []
-        plan = Fusion(expected.matches, expected.events) if expected.matches else None
+        plan = Fusion(expected.matches, expected) if expected.matches else None
         if first and plan is not None:
             return None, plan, None
         self.pool, index = self.pool or graph_pool_handle(), current_device()
@@ -278,7 +282,7 @@ class Compiled:
         situation = self.situation(watch.had_none)
         before = kind.seen.get(situation)
         if watch.plan is not None:
-            watch.repeats, watch.matches = True, watch.plan.done
+            watch.repeats, watch.matches = True, watch.plan.replaced(proven=True)
         elif before is not None:
             difference = watch.difference(before)
             watch.repeats, watch.tries = difference is None, before.tries + 1

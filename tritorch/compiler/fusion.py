@@ -17,6 +17,7 @@ from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.compiler.clipping import CLIP, Clipping, numbers, steps_after
 from tritorch.compiler.head import HEAD, Losses, head_at
+from tritorch.compiler.kept import KEEP, Kept, keep_at
 from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
 from tritorch.compiler.watch import Seen
 from tritorch.dispatch import write
@@ -36,7 +37,7 @@ class Match(NamedTuple):
 
 def matches(watch, inexact):
     """What can be replaced in a call such as the one watched; of patterns that meet in a call, the first of PATTERNS."""
-    users, taken, found = defaultdict(list), set(), []
+    users, taken, found, kept = defaultdict(list), set(), [], set()
     for k, event in enumerate(watch.events):
         for number in set(numbers(event[1:3])):
             users[number].append(k)
@@ -44,6 +45,10 @@ def matches(watch, inexact):
         steps = steps_after(watch, start, users)
         if steps is not None:
             found.append(Match(CLIP, (start, *steps), ()))
+        keep = keep_at(watch, start, kept)
+        if keep is not None:
+            kept.update(keep.weights)
+            found.append(keep)
         head = head_at(watch, start, users) if inexact else None
         if head is not None:
             taken.update(head.places)
@@ -141,11 +146,13 @@ def _linked(args, before):
 
 
 class Fusion:
-    """The replacements of one call, which must go as the trace `events` did. `done` are those that were made."""
+    """The replacements of one call, which must go as the one that `watch` saw did. `done` are those that were made."""
 
-    def __init__(self, found, events):
-        self.steps = {place: match for match in found for place in match.places}
-        self.events, self.done = events, []
+    def __init__(self, found, watch):
+        self.steps = {place: match for match in found for place in match.places if match.pattern is not KEEP}
+        self.kept = [Kept(match, watch) for match in found if match.pattern is KEEP]
+        self.keeping = {place: kept for kept in self.kept for place in kept.keep.places}
+        self.events, self.done = watch.events, []
         self.pending, self.left_out = {}, []                             # match -> [PutOff, …]; (gone, [PutOff, …]), see settle
         self.clippings, self.heads = {}, {}                              # match -> Clipping, match -> Losses
 
@@ -154,8 +161,12 @@ class Fusion:
         place = len(watch.events)
         if self.left_out or self.heads:
             self.settle(watch, place)
-        if self.steps and (place >= len(self.events) or event != self.events[place][:3]):
+        if (self.steps or self.keeping) and (place >= len(self.events) or event != self.events[place][:3]):
             self.flush(watch)
+        if place in self.keeping:
+            runs, args = self.keeping[place].run(watch, place, op, args)
+            if not runs:
+                return None
         match = self.steps.get(place)
         if match is None:
             return watch.proceed(op, args, out)
@@ -223,6 +234,10 @@ class Fusion:
             self.done.append(match)
         return made
 
+    def replaced(self, proven=False):
+        """What was replaced; `proven`: what a call may replace that goes as this one did."""
+        return self.done + [kept.keep for kept in self.kept if kept.done and (not proven or kept.proven())]
+
     def settle(self, watch, place):
         """Results that kernels left out are gone in time. If one is not, as in no call before, it is computed after all."""
         for match, losses in [*self.heads.items()]:
@@ -245,7 +260,7 @@ class Fusion:
         heads, self.heads = self.heads, {}
         for losses in heads.values():
             losses.make_up(_substantiate)
-        self.steps, pending, self.pending = {}, self.pending, {}
+        self.steps, self.keeping, pending, self.pending = {}, {}, self.pending, {}
         for calls in pending.values():
             _make_up(watch, [call._replace(result=Unfilled(call.result)) for call in calls])
 

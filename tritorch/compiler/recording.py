@@ -35,7 +35,8 @@ class Recording:
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, x.itemsize, None) if is_dense(x.shape, x.strides) else (0, 0, 0, x) for x in self.inputs]
         self.driver, self.operators, self.number = driver.current(), operators(watch.events), self.order.enter(self)
-        self.fused = watch.plan.done if watch.plan is not None else []
+        self.fused = watch.plan.replaced() if watch.plan is not None else []
+        self.copies = [kept.copies for kept in watch.plan.kept if kept.copies is not None] if watch.plan is not None else []
         self.replaced = [match.pattern for match in self.fused]
         self._note_gradients(watch, before)
         self._note_program(watch)
@@ -225,6 +226,8 @@ class Recording:
         if looks != self.looks[0]:                                       # else nobody could tell another version: 25 µs less for 1000
             for storage in self.written_leaves:
                 storage.version += 1
+        for copies in self.copies:
+            copies.note()
         self.looks = self.looks[1], looks                                # a thread may take its number before the replay, and look after it
 
     def save(self, other, private):

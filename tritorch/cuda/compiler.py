@@ -33,7 +33,7 @@ from triton.compiler import ASTSource
 from triton.runtime import cache as triton_cache
 from triton.runtime import driver as triton_driver
 
-from tritorch.cuda import compiler_cluster, compiler_early, compiler_float8, compiler_names, driver
+from tritorch.cuda import compiler_assembler, compiler_cluster, compiler_early, compiler_float8, compiler_names, driver
 from tritorch.cuda.cache import cache_folder, write_atomically
 from tritorch.cuda.compiler_keys import key_of, parsing
 
@@ -68,6 +68,7 @@ class Specialisation:
             *(compiler_float8.sources() if compiler_float8.appears(self) else ()),
             *((compiler_cluster.source(),) if compiler_cluster.size_of(self) > 1 else ()),
             compiler_early.INSTRUCTIONS if compiler_early.waits_first(self, arch) else "",
+            *compiler_assembler.named(),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -20,6 +20,7 @@ from tritorch.cuda.stream import OnlyStream, Stream, StreamContext, captures, cu
 from tritorch.errors import check
 
 _ids = itertools.count(1)
+replays = [0]                                              # by `replay`: what they write no version tells of
 _side: dict[tuple, Stream] = {}                            # (device, kind) -> the stream that graph() captures on
 driver.watchers.append(_side.clear)
 
@@ -118,6 +119,7 @@ class CUDAGraph:
     def replay(self) -> None:
         """Queue everything that was recorded on the current stream."""
         check(self.executable is not None, "CUDAGraph.replay", "a captured graph", "none", use="tritorch.cuda.graph to capture it")
+        replays[0] += 1
         if current_device() == self.index:
             self.queue(current_handle(self.index))
         else:

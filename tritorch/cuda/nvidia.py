@@ -221,11 +221,12 @@ class NvidiaDriver:
 
     # -------------------------------------------------------------- kernels
     def load(self, kernel, signature: dict, constexprs: dict, attrs: dict, options: dict) -> Function:
-        from tritorch.cuda import ahead
+        from tritorch.cuda import ahead, compiler_assembler
         from tritorch.cuda.compiler import Specialisation
 
         self.enter()
         properties = self.device_properties(self.here.device)
+        compiler_assembler.choose(properties.driver_version)
         return ahead.load(self, Specialisation(kernel, signature, constexprs, attrs, options), 10 * properties.major + properties.minor,
                           lambda compiled: NvidiaFunction(self, properties, compiled, signature))
 

@@ -8,11 +8,13 @@ from cuda.bindings import driver as cu
 
 from tritorch.cuda.driver import DriverError, OutOfMemory
 
-_OUT_OF_MEMORY, _NOT_INITIALIZED, _DEINITIALIZED, _OUT_OF_RESOURCES = 2, 3, 4, 701
+_OUT_OF_MEMORY, _NOT_INITIALIZED, _DEINITIALIZED, _INVALID_IMAGE, _OUT_OF_RESOURCES = 2, 3, 4, 200, 701
 _LATE = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}      # a kernel that was queued before failed; every later call says so
 _BROKEN = {214, 220, 226, 709, 911, 999}                        # as late, and nobody's kernel: memory errors, links, a context that is gone
 _HINTS = {
     _OUT_OF_RESOURCES: "; use smaller blocks, fewer num_warps or num_stages",
+    _INVALID_IMAGE: "; machine code of a CUDA that this driver does not know: use a newer driver, or an older triton (3.8 has CUDA 12 for "
+                    "Hopper, 3.9 has 13), or name its older ptxas in TRITON_PTXAS_BLACKWELL_PATH",
     _NOT_INITIALIZED: "; a forked process cannot use the GPU of its parent: use the start method 'spawn' or 'forkserver'",
 }
 _NOBODYS = {_NOT_INITIALIZED, _DEINITIALIZED, *_LATE, *_BROKEN}

@@ -27,6 +27,7 @@ _FORMATS = {
 _LIMITS = {"f": 3.4028235677973366e38, "e": 65520.0}   # from here on a float is nearer to infinity
 _STATIC_LIMIT = 48 << 10            # more shared memory must be asked for
 _PORTABLE_CLUSTER = 8
+_BLACKWELL = (10, 11, 12)
 EARLY = True                        # a graph's kernels begin before the one in front of them has ended
 _MOST_CONFIGS = 256                 # of launches, kept for each kernel
 
@@ -49,7 +50,8 @@ class Layout:
     `expand` turns the values of a launch into what is packed; None where they are the same.
     """
 
-    def __init__(self, signature: dict, descriptors: Sequence[dict], sizes: Sequence[int]):
+    def __init__(self, signature: dict, descriptors: Sequence[dict], sizes: Sequence[int], blackwell: bool = False):
+        self.blackwell = blackwell
         kinds = list(_leaves(signature.values()))
         tiles = sum(kind.startswith("tensordesc") for kind in kinds)
         for flags in (1, 2) if tiles and not descriptors else (1,):    # of a descriptor before sm_90: 1 in Triton 3.6, 2 in 3.9
@@ -69,7 +71,7 @@ class Layout:
                 rank = kind.partition("]")[0].count(",") + 1
                 if descriptors:
                     formats += ["128s", *"i" * rank, *"q" * rank]
-                    steps.append(_mapped(next(remaining)))
+                    steps.append(_mapped(next(remaining), self.blackwell))
                 else:               # before sm_90 a descriptor is a pointer, shape and strides, and once more shape and strides
                     formats += ["Q", *"q" * 2 * rank, *"?" * flags, *"i" * rank, *"q" * rank]
                     steps.append(lambda d: (d.ptr, *d.shape, *d.strides, *(d.padding == "nan", d.round_f32_to_tf32)[:flags],
@@ -119,8 +121,8 @@ def _leaves(kinds):
             yield kind
 
 
-def _mapped(meta: dict) -> Callable:
-    return lambda d: (tensor_map(d, meta), *d.shape, *d.strides)
+def _mapped(meta: dict, blackwell: bool) -> Callable:
+    return lambda d: (tensor_map(d, meta, blackwell), *d.shape, *d.strides)
 
 
 def _bfloat16(value: float) -> tuple[int]:
@@ -165,7 +167,7 @@ class NvidiaFunction:
             "num_warps": compiled.num_warps,
             "occupancy": call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, 32 * compiled.num_warps, compiled.shared),
         }
-        layout = Layout(signature, compiled.descriptors, compiled.parameters)
+        layout = Layout(signature, compiled.descriptors, compiled.parameters, properties.major in _BLACKWELL)
         special = compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.cooperative
         able = EARLY and properties.major < 12                           # seen to be refused in captures on sm_120
         self.launch = _general(driver, self.handle, compiled, layout, compiled.pdl and able) if special else \

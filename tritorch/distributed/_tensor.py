@@ -1,7 +1,7 @@
 """The name that torch.distributed.tensor had before, from which programs still import."""
 import sys
 
-from tritorch.distributed import device_mesh
+from tritorch.distributed import device_mesh as _meshes
 from tritorch.distributed import tensor as _tensor
 from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tritorch.distributed.tensor import (
@@ -20,8 +20,9 @@ from tritorch.distributed.tensor import (
 )
 
 __path__: list[str] = []                                                 # makes the names below importable as modules
-api, experimental, placement_types = _tensor.dtensor, _tensor.experimental, _tensor.placement_types
-sys.modules.update({f"{__name__}.{name}": globals()[name] for name in ("api", "device_mesh", "experimental", "placement_types")})
+_FILES = {"api": _tensor.dtensor, "device_mesh": _meshes, "experimental": _tensor.experimental, "placement_types": _tensor.placement_types}
+sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
+globals().update(_FILES)
 distribute_module = _tensor.distribute_module
 
 __all__ = ["DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_module", "distribute_tensor", "empty", "full",

@@ -163,5 +163,5 @@ def _shown(value):
 
 def _brief(value):
     if isinstance(value, Tensor) and value.numel() != 1:
-        return "torch." + repr(value.shape).removeprefix("tritorch.")
+        return f"torch.Size({list(value.shape)})"
     return value

@@ -251,7 +251,7 @@ class _Writer:
         if isinstance(arg, float) and not math.isfinite(arg):
             text = f"float({text!r})"
         elif isinstance(arg, (device, dtype, layout, memory_format)):
-            text = f"{self.ours}.{text.removeprefix('tritorch.')}"
+            text = f"{self.ours}.{text if isinstance(arg, device) else arg.name}"
         return self.paint("blue", text)
 
     def paint(self, color, text):

@@ -71,6 +71,11 @@ def _get_attr(model, attr_name):
     return model
 
 
+def _empty(tensor):
+    """A tensor of the same shape and dtype, as code."""
+    return f"tritorch.empty({list(tensor.shape)}, dtype=tritorch.{tensor.dtype.name})"
+
+
 class _CodeOnlyModule(Module):
     """A module of given attributes, from which a GraphModule is made."""
 
@@ -224,12 +229,11 @@ class GraphModule(Module):
         for name, tensor in self._buffers.items():
             if tensor is not None:
                 kept = name not in self._non_persistent_buffers_set
-                text = f"tritorch.empty({list(tensor.shape)}, dtype={tensor.dtype})" if kept else f"pickle.loads({pickle.dumps(tensor)!r})"
+                text = _empty(tensor) if kept else f"pickle.loads({pickle.dumps(tensor)!r})"
                 lines.append(f"self.register_buffer({name!r}, {text}, persistent={kept})")
         for name, tensor in self._parameters.items():
             if tensor is not None:
-                lines.append(f"self.{name} = nn.Parameter(tritorch.empty({list(tensor.shape)}, dtype={tensor.dtype}), "
-                             f"requires_grad={tensor.requires_grad})")
+                lines.append(f"self.{name} = nn.Parameter({_empty(tensor)}, requires_grad={tensor.requires_grad})")
         for name in ("_in_spec", "_out_spec"):
             if hasattr(self, name):
                 lines.append(f"self.{name} = pickle.loads({pickle.dumps(getattr(self, name))!r})")

@@ -21,8 +21,8 @@ from tritorch.jit import annotations
 from tritorch.nn.module import Module
 
 __all__ = ["Attribute", "Error", "Final", "RecursiveScriptModule", "ScriptFunction", "ScriptModule", "TracerWarning", "annotate",
-           "annotations", "export", "fork", "freeze", "ignore", "is_scripting", "is_tracing", "isinstance", "load",
-           "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing", "script_method", "trace",
+           "annotations", "export", "fork", "freeze", "ignore", "interface", "is_scripting", "is_tracing", "isinstance", "load",
+           "TensorType", "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing", "script_method", "trace",
            "trace_module", "unused", "wait"]
 
 
@@ -36,6 +36,10 @@ class RecursiveScriptModule(ScriptModule):
 
 class ScriptFunction:
     """What PyTorch's `script` makes of a function. There are none: the name is for `isinstance`."""
+
+
+class TensorType:
+    """TorchScript's type of tensors. No value has it: the name is for annotations and `isinstance`."""
 
 
 class Error(RuntimeError):
@@ -168,6 +172,11 @@ def script_method(fn):
 def export(fn):
     """fn itself."""
     return fn
+
+
+def interface(obj):
+    """The class itself: what it asks of modules, Python does not check."""
+    return obj
 
 
 def unused(fn):

@@ -2,7 +2,17 @@
 made of them take real ones alone."""
 from tritorch.errors import LinAlgError
 from tritorch.linalg.composites import cond, lstsq, matrix_rank, tensorinv, tensorsolve, vander
-from tritorch.linalg.factorizations import cholesky, cholesky_ex, lu, lu_factor, lu_factor_ex, qr
+from tritorch.linalg.factorizations import (
+    cholesky,
+    cholesky_ex,
+    ldl_factor,
+    ldl_factor_ex,
+    ldl_solve,
+    lu,
+    lu_factor,
+    lu_factor_ex,
+    qr,
+)
 from tritorch.linalg.norms import (
     cross,
     diagonal,

@@ -1,11 +1,12 @@
 """Factorizations of matrices."""
 from tritorch.autograd.modes import again
 from tritorch.errors import check, explained
-from tritorch.ops import create
+from tritorch.ops import copy, create
 from tritorch.ops.cholesky import NOT_DEFINITE, checked_factor, cholesky_factor
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.householder import geqrf_factors, qr_factors
+from tritorch.ops.ldl import ldl_factors, ldl_solution
 from tritorch.ops.lu import lu_factors, unpack
 from tritorch.ops.matrices import check_matrices, refuse
 from tritorch.ops.solving import SINGULAR
@@ -16,7 +17,11 @@ cholesky_ex_result = result("linalg_cholesky_ex", "L info")
 qr_result = result("linalg_qr", "Q R")
 lu_result = result("linalg_lu", "P L U")
 lu_factor_result = result("linalg_lu_factor", "LU pivots")
+ldl_factor_result = result("linalg_ldl_factor", "LD pivots")
+ldl_factor_ex_result = result("linalg_ldl_factor_ex", "LD pivots info")
 lu_factor_ex_result = result("linalg_lu_factor_ex", "LU pivots info")
+
+NO_DIVISOR = "matrices whose D has an inverse", "one whose D has a zero at place {} of its diagonal"
 
 
 @explained
@@ -119,3 +124,51 @@ def qr(A, mode="reduced", *, out=None):
         R = qr_factors(A, False)[1] if again(A) and A.requires_grad else triangle(geqrf_factors(A)[0][..., :k, :], 0, True)
         return deliver_all(qr_result, (create.new_zeros(A, 0), R), out)
     return deliver_all(qr_result, qr_factors(A, mode == "complete"), out)
+
+
+@explained
+def ldl_factor_ex(A, *, hermitian=False, check_errors=False, out=None):
+    """(LD, pivots, info): as `ldl_factor`, but where D has a zero on its diagonal `info`, int32, tells its place, from 1, unless
+    `check_errors`.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.ldl_factor_ex(torch.zeros(2, 2)).info
+    tensor(1, dtype=tritorch.int32)
+    """
+    made = ldl_factors(A, hermitian)
+    if check_errors:
+        refuse("linalg.ldl_factor_ex", made[2], *NO_DIVISOR)
+    return deliver_all(ldl_factor_ex_result, made, out)
+
+
+@explained
+def ldl_factor(A, *, hermitian=False, out=None):
+    """(LD, pivots) with A = L D Lᵀ, or L D Lᴴ if `hermitian`, for symmetric or Hermitian A (…, n, n) that need not be definite, as
+    `ldl_solve` takes them. float32 or float64, real or complex; without a gradient.
+
+    The lower triangle of A is read. LD and pivots are those of LAPACK's sytrf or hetrf: L, with ones on the diagonal, lies below that of D,
+    whose blocks have one row or, where pivots, int32 from 1, are negative, two. Raises LinAlgError where D has a zero on its diagonal.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.ldl_factor(torch.tensor([[4.0, 2.0], [2.0, 2.0]]))
+    tritorch.return_types.linalg_ldl_factor(
+    LD=tensor([[4.0000, 0.0000],
+            [0.5000, 1.0000]]),
+    pivots=tensor([1, 2], dtype=tritorch.int32))
+    """
+    LD, pivots, info = ldl_factors(A, hermitian)
+    refuse("linalg.ldl_factor", info, *NO_DIVISOR)
+    return deliver_all(ldl_factor_result, (LD, pivots), out)
+
+
+@explained
+def ldl_solve(LD, pivots, B, *, hermitian=False, out=None):
+    """X (…, n, k) with A X = B from what `ldl_factor` made of A; `hermitian` as there. Gradients go to B.
+
+    >>> import tritorch as torch
+    >>> A = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> torch.linalg.ldl_solve(*torch.linalg.ldl_factor(A), torch.tensor([[2.0], [3.0]]))
+    tensor([[3.],
+            [2.]])
+    """
+    return copy.deliver(ldl_solution(LD, pivots, B, hermitian), out)

@@ -1,5 +1,6 @@
 """GPU memory between processes: who has it lends it, others open it, and a file counts them, so that it is kept as long as one uses it."""
 import contextlib
+import math
 from weakref import WeakValueDictionary
 
 from tritorch.cuda import allocator, driver
@@ -7,7 +8,7 @@ from tritorch.cuda.device import device as on_device
 from tritorch.device import device
 from tritorch.errors import check
 from tritorch.multiprocessing.segments import Named
-from tritorch.storage import block_storage
+from tritorch.storage import block_storage, written_unseen
 
 _lent = {}                                                               # id of a storage → (the storage, the count of who has it)
 _known = WeakValueDictionary()                                           # file of a count → the storage here
@@ -39,6 +40,7 @@ def reduce_storage(storage):
     here.synchronize(index)
     with on_device(index):
         handle, offset = here.ipc_handle(storage.ptr)
+    written_unseen(storage, math.nan)
     if id(storage) not in _lent:
         _lent[id(storage)] = storage, Named.create(0)
         allocator.take_back = collect

@@ -13,7 +13,7 @@ from tritorch.device import cpu, meta
 from tritorch.errors import check
 from tritorch.multiprocessing import device_memory, segments
 from tritorch.nn.parameter import Buffer, Parameter
-from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage
+from tritorch.storage import DeviceStorage, HostStorage, Shared, Storage, Unwritten, host_storage
 from tritorch.tensor import ALONE, Tensor, swaps
 
 
@@ -100,5 +100,5 @@ def init_reductions():
     """Have Python's multiprocessing send tensors this way, in this process."""
     for kind in (Tensor, Parameter, Buffer):
         ForkingPickler.register(kind, reduce_tensor)
-    for kind in (DeviceStorage, HostStorage, Storage, Unwritten):
+    for kind in (DeviceStorage, HostStorage, Shared, Storage, Unwritten):
         ForkingPickler.register(kind, reduce_storage)

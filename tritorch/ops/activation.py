@@ -23,7 +23,7 @@ def _slope(name, doc, cpu, formula, attrs=(), source="input", **options):
     made = binary(name, doc, cpu, functions=K, names=("g_out", source), attrs=attrs,
                   samples=lambda make: [(make(2, 5), make(2, 5), *defaults)], **options)
     made.formula(formula)
-    return made
+    return made if made.complex else slopes.linear(made)
 
 
 # ------------------------------------------------------------------ the rectifier and its kin
@@ -68,7 +68,8 @@ hardshrink = _unary("hardshrink", "input where |input| > lambd, else 0.",
                     grad=lambda g, input, lambd: slopes.drop_within(g, input, -lambd, lambd))
 softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.",
                        lambda x, lambd: either(x > lambd, x - x.dtype.type(lambd),
-                                               either(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
+                                               either(x < -lambd, x + x.dtype.type(lambd), either(x == x, x.dtype.type(0), x))),
+                       attrs=(("lambd", 0.5),),
                        grad=lambda g, input, lambd: slopes.drop_within(g, input, -lambd, lambd))
 
 
@@ -216,7 +217,7 @@ mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(slopes.so
 
 def _elu(x, alpha, scale, input_scale):
     kind = x.dtype.type
-    return either(x > 0, x, kind(alpha) * np.expm1(np.minimum(x, 0) * kind(input_scale))) * kind(scale)
+    return either(x < 0, kind(alpha) * np.expm1(np.minimum(x, 0) * kind(input_scale)), x) * kind(scale)
 
 
 elu = _unary("elu", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), "elu_of", attrs=(("alpha", 1.0),),
@@ -231,7 +232,7 @@ selu = _unary("selu", "scale · elu(x, alpha) with the constants that keep mean 
 hardswish = _unary("hardswish", "x · relu6(x + 3) / 6.", lambda x: x * np.clip(x + 3, 0, 6) / 6,
                    grad=lambda g, input: slopes.hardswish_backward(g, input))
 hardsigmoid = _unary("hardsigmoid", "relu6(x + 3) / 6.", lambda x: np.clip(x + 3, 0, 6) / 6,
-                     grad=lambda g, input: slopes.drop_beyond(g, input, -3.0, 3.0) / 6)
+                     grad=lambda g, input: slopes.hardsigmoid_backward(g, input))
 
 
 # ------------------------------------------------------------------ PyTorch's names above them

@@ -4,7 +4,7 @@ import importlib
 import math
 
 from tritorch.dispatch import registry
-from tritorch.ops import methods
+from tritorch.ops import aten_attention, methods
 from tritorch.ops.namespaces import OpNamespace, OpOverload, OpOverloadPacket
 from tritorch.tensor import Tensor
 
@@ -46,6 +46,8 @@ UNLIKE = {
         (self == -math.inf).all(dim, True), 0.0, registry["softmax"](self, dim, dtype)),
     "native_dropout_backward": lambda grad_output, mask, scale: grad_output * mask * scale,
     "log_sigmoid": lambda input: registry["logsigmoid"](input),
+    "_scaled_dot_product_flash_attention": aten_attention.flash_attention,
+    "_scaled_dot_product_flash_attention_for_cpu": aten_attention.flash_attention_for_cpu,
 }
 
 

@@ -267,12 +267,14 @@ clamp_numbers = unary("clamp_numbers", "input between two numbers.", between, at
 clamp_numbers.exact = True
 
 
-def _bounded(input, bound, test):
-    """input where `test` of it and the bound holds or it is NaN, else the bound."""
-    if bound is None:
-        return input
-    keep = test(input, bound)
-    return choose(logical_or(keep, isnan(input)) if input.dtype.is_floating_point else keep, input, bound)
+at_least = elementwise.binary(
+    "at_least", "The greater of input and other, NaN where one is. Of equal ones input has the gradient, beside a NaN nobody.", np.maximum,
+    "maximum", tensors="input", grad_input=lambda g, input, other: choose(input >= other, g, 0),
+    grad_other=lambda g, input, other: choose(input < other, g, 0))
+at_most = elementwise.binary(
+    "at_most", "The smaller of input and other, NaN where one is. Of equal ones input has the gradient, beside a NaN nobody.", np.minimum,
+    "minimum", tensors="input", grad_input=lambda g, input, other: choose(input <= other, g, 0),
+    grad_other=lambda g, input, other: choose(input > other, g, 0))
 
 
 def clamp(input, min=None, max=None, *, out=None):
@@ -297,7 +299,8 @@ def clamp(input, min=None, max=None, *, out=None):
         if plain and input.dtype.is_floating_point:
             bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
             return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
-        made = _bounded(_bounded(input, min, ge), max, le)
+        made = input if min is None else at_least(input, min)
+        made = made if max is None else at_most(made, max)
         check(out is None or out is input or not (state.grad and made.requires_grad), "clamp", "out= where nothing requires grad",
               "an argument that does", use="no_grad() or no out=")
         return copy.deliver(made, out)

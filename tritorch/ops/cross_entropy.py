@@ -56,7 +56,7 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
     dim, x = class_dim(x), single(x)
     counts, at = counted(target, x.shape[dim], ignore_index)
     top = np.maximum.reduce(x, dim, None, None, True)
-    top = np.where(np.isfinite(top), top, 0)
+    top = np.where(top > -np.inf, top, 0)                                # of +∞ comes NaN, as of log_softmax
     e = np.subtract(x, top)
     np.exp(e, out=e)
     total = np.log(sums_along(e, dim))

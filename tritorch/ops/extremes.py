@@ -57,6 +57,8 @@ def extreme(name, doc, combine, identity, on_array):
     @f.grad("input")
     def grad(g, input, out, dim, keepdim):
         ties = input == restore(out, input.ndim, dim, keepdim)
+        if dim is None and input.dtype.is_floating_point:
+            ties = ties | input.isnan()                                  # if there is one it is the extreme
         return restore(g, input.ndim, dim, keepdim) / ties.sum(dim, keepdim=True) * ties       # counted in int64, float16 ends at 65504
 
     f.samples(sample_dims)
@@ -255,7 +257,7 @@ def overload(name, input, dim, keepdim, everything, along, result, out):
     if dim is not None:
         return call(along, (input, dim, keepdim), out, result)
     check(input.numel() > 0, name, "an element, or a dim", tuple(input.shape))
-    return deliver(everything(input), out)
+    return deliver(everything(input, None), out)                         # None: of max() the NaN share the gradient, of amax() it is NaN
 
 
 def aminmax(input, *, dim=None, keepdim=False, out=None):

@@ -10,7 +10,7 @@ from tritorch.cuda import driver, tuner
 from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import kernels, tile
 from tritorch.ops import gemm_choice as choice
-from tritorch.ops.gemm_pairs import paired
+from tritorch.ops.gemm_pairs import joined, paired
 from tritorch.ops.gemm_run import RUN
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.pointwise import add
@@ -187,6 +187,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             groups.append((found, 2 if boxes["across"] else 10))
         if hopper and kind == "half":
             groups.append((paired(found, M, N, batch, machine), 5))
+            groups.append((joined(found, M, N, k, batch, machine) if fused not in ("residual", "dropout") else [], 4))
         if hopper and kind == "half" and not boxes["copied"]:
             groups.append((choice.whole(M, N, k, batch, machine), 8))
             if M <= choice.LINES < N and fused not in ("residual", "dropout"):

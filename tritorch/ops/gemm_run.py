@@ -12,6 +12,7 @@ from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm_choice import GROUP_M
+from tritorch.ops.gemm_pairs import most_parts
 from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2
 from tritorch.storage import block_storage
@@ -189,15 +190,15 @@ def swapped_tensors(out, pre, a, b, c, alpha, beta):
 
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     """A persistent kernel: as many programs as multiprocessors. With STREAM the one in Gluon leaves parts of tiles, which a second one adds
-    up. `sums`: what it takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it. Long, as both ways need
-    all that is described."""
+    up, or with JOINED the last of a tile's programs. `sums`: what it takes for the sums of a's rows; what it adds comes to it by TMA where
+    that can bring it. Long, as all ways need all that is described."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    stream, cluster = options.get("STREAM", False), options.get("CLUSTER", 1)
+    stream, cluster, joined = options.get("STREAM", False), options.get("CLUSTER", 1), "JOINED" in options
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n, cluster)
     programs, steps, columns = min(tiles, sm_count() // cluster * cluster), cdiv(p.k, block_k), cdiv(p.N, block_n)
     across = options.get("ACROSS", False)                                # ptxas would wait for every product of these
-    alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1 and not across
+    alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1 and not (across or joined)
     grid = (tiles // (columns * p.batch[0]), columns, p.batch[0]) if alone else (programs,)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
@@ -210,34 +211,37 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
     settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=0 if alone else programs, GROUP_M=GROUP_M,
-                   **early(), **options)
+                   **early(), **{name: value for name, value in options.items() if name != "JOINED"})
+    join = (None,) if sums else ()
     if stream:
         dealt = choice.dealt(p.M, p.N, tiles, steps, block_m, block_n, sm_count())
         settled, programs = {**settled, **dealt}, dealt["PROGRAMS"]
         parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
-        part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
-        part_desc = TensorDescriptor(parts, (1, *leaving))
-        launch(kernel, (programs,), part_desc, None, *part_sums, None, a, b, None, 0, 0, 0, *sizes, None, None, FORM=None,
-               SLOPE=None, ACTIVATION=None, **settled)
-        most = next_power_of_2(max(tiles * block_m * block_n // SUMMING, 128))
-        rows = max(tile(min(1024, most), block_m * block_n) // block_n, 1)
-        launch(STREAM.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *sums, parts, *part_sums, c, p.out[0][0], *p.out[1:],
-               *strides, p.M, p.N, steps, tiles, *scalars, FORM=p.form, BLOCK_M=block_m, BLOCK_N=block_n, ROWS=rows,
-               AHEAD=min(next_power_of_2(max(programs // tiles, 1)), 16), num_warps=4, **dealt, **fused)
-        return
+        part_sums = [x if x is None else empty((programs + (2 if joined else 1) * tiles, block_m), types.float32, out.device) for x in sums]
+        if joined:
+            grid, join, settled["MOST"] = (programs,), ((parts, *part_sums, counters(out.device)),), most_parts(programs, tiles)
+        else:
+            launch(kernel, (programs,), TensorDescriptor(parts, (1, *leaving)), None, *part_sums, None, a, b, None, 0, 0, 0, *join, *sizes,
+                   None, None, FORM=None, SLOPE=None, ACTIVATION=None, **settled)
+            most = next_power_of_2(max(tiles * block_m * block_n // SUMMING, 128))
+            rows = max(tile(min(1024, most), block_m * block_n) // block_n, 1)
+            launch(STREAM.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *sums, parts, *part_sums, c, p.out[0][0], *p.out[1:],
+                   *strides, p.M, p.N, steps, tiles, *scalars, FORM=p.form, BLOCK_M=block_m, BLOCK_N=block_n, ROWS=rows,
+                   AHEAD=min(next_power_of_2(max(programs // tiles, 1)), 16), num_warps=4, **dealt, **fused)
+            return
     scattered = bool(sums) and p.boxes["scattered"]
-    added = coming(p, out, pre, c, beta) if sums and not (across or scattered) else None
+    added = coming(p, out, pre, c, beta) if sums and not (across or scattered or joined) else None
     if added is not None:                                                # half as large pieces, twice as many buffers, for both ways
         settled["PIECES"], leaving = 2 * options["PIECES"], (block_m, leaving[1] // 2)
         sums = *sums, TensorDescriptor(added[0], *box(added[1], *leaving))
     elif sums:
         sums = *sums, None
-    if scattered:                                                        # addresses of larger pieces would fill registers
-        settled["PIECES"] = 2 * options["PIECES"]
+    if scattered or joined and p.form == "tile":                         # addresses of larger pieces would fill registers
+        settled["PIECES"], leaving = 2 * options["PIECES"], (block_m, leaving[1] // 2)
     written = [x if x is None or scattered or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
     boxes = [x if x is None else (x, p.out[0][0], p.out[1]) if scattered else TensorDescriptor(x, *box(p.boxes["out"], *leaving))
              for x in written]
-    launch(kernel, grid, *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+    launch(kernel, grid, *boxes, *sums, a, b, c, *strides, *join, *sizes, *scalars, FORM=p.form, **fused, **settled)
     for x, there in zip((out, pre), written):
         if there is not x:
             transfer(as_described(x, p.boxes["out"], p.out), there)

@@ -71,10 +71,10 @@ def general_eigen_cuda(L, V, info, A):
     on_host(general_eigen_cpu, (L, V, info), A)
 
 
-def on_host(fn, outs, A):
+def on_host(fn, outs, *inputs):
     """Fill `outs` on a GPU by a function of arrays."""
     made = [empty(o.shape, o.dtype, cpu) for o in outs]
-    fn(*[m.array for m in made], A.detach().cpu().array)
+    fn(*[m.array for m in made], *[x.detach().cpu().array for x in inputs])
     for out, m in zip(outs, made):
         transfer(out, m)
 

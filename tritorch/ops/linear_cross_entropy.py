@@ -8,16 +8,16 @@ from math import prod
 import numpy as np
 
 from tritorch.autograd.modes import again, state
-from tritorch.autograd.parts import joined_grads, wanted_dtype
+from tritorch.autograd.parts import is_one, joined_grads, wanted_dtype
 from tritorch.autograd.snapshot import expendable
-from tritorch.cuda import driver, tuner
-from tritorch.cuda.launch import kernels, launch, sm_count, tile
+from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.composite import result_dtype
 from tritorch.ops.cross_entropy import (
     CLASSES,
+    counted,
     cross_entropy_backward,
     cross_entropy_backward_cpu,
     cross_entropy_backward_cuda,
@@ -27,20 +27,18 @@ from tritorch.ops.cross_entropy import (
     weighted_mean,
 )
 from tritorch.ops.faults import fault_word
-from tritorch.ops.gemm import gemm, hardware
+from tritorch.ops.gemm import gemm
 from tritorch.ops.lerp import addcmul_value
+from tritorch.ops.linear_cross_entropy_tiles import turn_into_gradients
 from tritorch.ops.loss import cross_entropy, reduced
 from tritorch.ops.matmul import linear
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.normalize import contiguous, scalar
-from tritorch.shape import cdiv, next_power_of_2
+from tritorch.ops.normalize import contiguous
+from tritorch.shape import cdiv
 from tritorch.tensor import empty, strided
 
-K, WAITING = kernels("linear_cross_entropy"), kernels("linear_cross_entropy_gluon")
+K = kernels("linear_cross_entropy")
 BUFFER = 1 << 31                                                         # bytes; each piece adds two passes over the weight's gradient
-SHAPES = (16384, 32), (8192, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # of the first two the rows under way stay in L2
-CANDIDATES = [dict(BLOCK_N=block, num_warps=warps) for block, warps in SHAPES]
-WAIT_IN = (4096, 16, 2), (2048, 8, 2)                                    # BLOCK_N, warps, programs a multiprocessor: rows in shared memory
 
 
 def check_shapes(input, linear_weight, linear_bias, target, weight, label_smoothing):
@@ -212,86 +210,78 @@ def backward_formula(gradient, input, linear_weight, linear_bias, target, lse, w
 
 # ------------------------------------------------------------------ the sum over all rows, with its gradients
 @op(returns=("total", "divisor", "grad_input", "grad_weight", "grad_bias"))
-def linear_cross_entropy_sum(input, linear_weight, linear_bias, target, weight=None, ignore_index=-100, label_smoothing=0.0):
-    """The sum of all rows' losses, the sum of their targets' weights, and the gradients of the former. Only `total` has a gradient."""
+def linear_cross_entropy_sum(input, linear_weight, linear_bias, target, weight=None, ignore_index=-100, label_smoothing=0.0, mean=False,
+                             grad_dtype=None):
+    """The sum of all rows' losses, the sum of their targets' weights, and the gradients of the former, that of the weight in `grad_dtype`
+    if that is given. With `mean` the first is the mean, and the gradients are the mean's (but in float16: see `is_scaled`). Only `total`
+    has a gradient."""
     check_shapes(input, linear_weight, linear_bias, target, weight, label_smoothing)
     number, bias = ((), input.dtype.compute, input.device), (0,) if linear_bias is None else linear_bias.shape
-    return [number, number, *[(x, input.dtype, input.device) for x in (input.shape, linear_weight.shape, bias)]]
+    return [number, number, (input.shape, input.dtype, input.device), (linear_weight.shape, grad_dtype or input.dtype, input.device),
+            (bias, input.dtype, input.device)]
 
 
 @linear_cross_entropy_sum.impl("cpu")
-def sum_cpu(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing):
+def sum_cpu(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing, mean, grad_dtype):
     losses, weights, lse = np.zeros((3, x.shape[0]), total.dtype)
+    counts, at = counted(target, w.shape[0], ignore_index)
+    weights[...] = counts if weight is None else np.where(counts, weight[at], 0)
+    divisor[...] = weights.sum()
+    with np.errstate(divide="ignore"):
+        scale = 1 / divisor if mean else total.dtype.type(1)
 
     def slope(rows, logits):
         cross_entropy_cpu(losses[rows], weights[rows], lse[rows], logits, target[rows], weight, ignore_index, label_smoothing)
-        one = np.ones(len(logits), logits.dtype)
-        cross_entropy_backward_cpu(logits, one, logits, target[rows], lse[rows], weight, ignore_index, label_smoothing)
+        factor = np.full(len(logits), scale if is_scaled(x.dtype) else 1, logits.dtype)
+        cross_entropy_backward_cpu(logits, factor, logits, target[rows], lse[rows], weight, ignore_index, label_smoothing)
 
     gradients_cpu(gx, gw, gb, x, w, b, slope)
-    total[...], divisor[...] = losses.sum(), weights.sum()
+    with np.errstate(invalid="ignore"):
+        total[...] = losses.sum() * scale
 
 
 @linear_cross_entropy_sum.impl("cuda")
-def sum_cuda(total, divisor, gx, gw, gb, x, *rest):
+def sum_cuda(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing, mean, grad_dtype):
     losses, weights = [empty((x.shape[0],), total.dtype, x.device) for _ in range(2)]
-    losses_and_gradients(losses, weights, gx, gw, gb, x, *rest)
-    for out, parts in ((total, losses), (divisor, weights)):
+    scale = empty((), total.dtype, x.device) if mean else None
+    if mean:                                                             # before the gradients, which it scales
+        launch(K.divisor_kernel, (1,), divisor, scale, target, contiguous(weight), target.strides[0], x.shape[0], w.shape[0], ignore_index,
+               ACC=getattr(K.tl, total.dtype.name), BLOCK=tile(8192, 1 << 16), num_warps=16)
+    losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing, scale)
+    for out, parts in ((total, losses), (divisor, weights))[:1 if mean else 2]:
         reduce_rows([out], [parts], (0,), False, Monoid("sum", "sum"), total.dtype)
 
 
-def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing):
-    """The rows' losses, the weights of their targets, and the gradients of the sum of the losses; gw and gb may be float32."""
-    acc, weight = losses.dtype, contiguous(weight)
+def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing, scale=None):
+    """The rows' losses, the weights of their targets, and the gradients of the sum of the losses; gw and gb may be float32. With `scale`, a
+    number on the device, the losses times that, and the gradients of these, as far as `is_scaled` says."""
+    weight = contiguous(weight)
     sum_w = weight.sum() if weight is not None and label_smoothing else None
-    word, number = fault_word(x.device, "linear_cross_entropy", CLASSES)
+    report = fault_word(x.device, "linear_cross_entropy", CLASSES)
 
     def slope(span, logits):
-        (rows, classes), wide = logits.shape, logits.strides[0]
-        options = dict(SMOOTH=label_smoothing > 0, PADDED=wide > classes, ACC=getattr(K.tl, acc.name))
-
-        def run(candidate, out=None):
-            out, vec = logits if out is None else out, min(16 // x.dtype.itemsize, candidate["BLOCK_N"])
-            if candidate.get("kernel") == "gluon":
-                block, warps, each = [candidate[name] for name in ("BLOCK_N", "num_warps", "PER_SM")]
-                launch(WAITING.loss_and_gradient_gluon_kernel, (min(rows, each * sm_count()),), part(losses, span), part(weights, span),
-                       out, word, logits, part(target, span), weight, wide, wide, target.strides[0], rows, classes, wide, ignore_index,
-                       number, BLOCK_N=block, HELD=cdiv(classes, block), num_warps=warps, maxnreg=2048 // (each * warps))
-                return
-            launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, word, logits, part(target, span),
-                   weight, sum_w, wide, wide, target.strides[0], classes, wide, ignore_index, scalar(label_smoothing, acc), number,
-                   **options, **candidate, VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
-
-        run(choice(x.dtype, classes, not label_smoothing, lambda candidate: run(candidate, empty((rows, wide), x.dtype, x.device))))
+        rows = part(losses, span), part(weights, span), logits, part(target, span)
+        turn_into_gradients(*rows, weight, sum_w, scale, report, ignore_index, label_smoothing, is_scaled(x.dtype))
 
     gradients_cuda(gx, gw, gb, x, w, b, slope)
 
 
-def choice(dtype, classes, plain, run):
-    """Block size and warps of the kernel; `run` leaves the logits as they are, which the kernel itself need not. `plain`: without label
-    smoothing, so that rows may wait in shared memory."""
-    if not tile(1, 0):
-        return dict(BLOCK_N=min(max(next_power_of_2(classes) // 2, 1), 4096))
-    fitting = [c for c in CANDIDATES if c["BLOCK_N"] < 2 * next_power_of_2(classes)] or CANDIDATES[-1:]
-    return tuner.choose("linear_cross_entropy", (dtype.name, classes, plain), waiting(dtype, classes, plain) + fitting,
-                        K.loss_and_gradient_kernel, run)
-
-
-def waiting(dtype, classes, plain):
-    """Candidates for Hopper by which rows wait in shared memory, where it has room for those of all programs."""
-    machine = hardware()
-    if not plain or dtype.itemsize != 2 or machine[2] != 9 or driver.current().name == "simulated":
-        return []
-    return [dict(kernel="gluon", BLOCK_N=block, PER_SM=each, num_warps=warps) for block, warps, each in WAIT_IN
-            if classes > block and 2 * cdiv(classes, block) * block * each <= machine[1] - 1024]
+def is_scaled(dtype):
+    """Whether the gradients of a mean are made as such. float16 has no numbers as small as the parts of one: there they are those of the
+    sum."""
+    return dtype.name != "float16"
 
 
 @linear_cross_entropy_sum.grad("input", "linear_weight", "linear_bias")
-def sum_grad(g_total, input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing, grad_input, grad_weight, grad_bias):
+def sum_grad(g_total, input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing, mean, divisor, grad_input,
+             grad_weight, grad_bias):
     if again(input, linear_weight, linear_bias):
+        g_total = g_total / divisor.detach() if mean else g_total
         lse = linear(input, linear_weight, linear_bias).logsumexp(1).to(g_total.dtype)
         return linear_cross_entropy_backward(g_total.expand(target.shape), input, linear_weight, linear_bias, target, lse, weight,
                                              ignore_index, label_smoothing)
+    if mean and not is_scaled(input.dtype):
+        g_total = g_total / divisor
     named = ("input", grad_input), ("linear_weight", grad_weight), ("linear_bias", grad_bias)
     return tuple([scaled(name, x, g_total) for name, x in named])
 
@@ -301,9 +291,11 @@ def scaled(name, x, g):
     leaf."""
     if joined_grads(lambda total: addcmul_value.into(total, total, x, g, 1), (x, g), name):
         return None
-    if wanted_dtype(name) is g.dtype:                                    # rounded, it would be cast back in a pass of its own
+    if wanted_dtype(name) is g.dtype and x.dtype is not g.dtype:         # rounded, it would be cast back in a pass of its own
         return x.detach() * g.reshape((1,) * x.ndim)
-    return x.detach().mul_(g) if expendable(x) else x * g
+    if not expendable(x):
+        return x * g
+    return x.detach() if is_one(g) else x.detach().mul_(g)
 
 
 # ------------------------------------------------------------------ PyTorch's function above them
@@ -312,7 +304,8 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     """cross_entropy(linear(input, linear_weight, linear_bias), target, …) without storing the logits.
 
     input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most two GiB of logits
-    exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
+    exist at a time; for a mean or a sum the gradients are made along with the loss, those of a mean divided before they are rounded (but
+    in float16), and under autocast that of the weight in its own dtype, never rounded. Class probabilities as targets, (N, C), and
     K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
     changes nothing.
     Raises RuntimeError when shapes or dtypes do not fit, ValueError for targets of another batch, IndexError for a target that is no class.
@@ -337,8 +330,8 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     values = input, linear_weight, linear_bias, target, weight, ignored, label_smoothing
     wanted = state.grad and any(x is not None and x.requires_grad for x in values[:3])
     if wanted and reduction in ("mean", "sum"):
-        total, divisor, *_ = linear_cross_entropy_sum(*values)
-        return (total / divisor if reduction == "mean" else total).to(dtype)
+        total, *_ = linear_cross_entropy_sum(*values, reduction == "mean", linear_weight.dtype)
+        return total.to(dtype)
     loss, target_weight, _ = linear_cross_entropy_rows(*values)
     if reduction == "mean":
         return weighted_mean(loss, target_weight)[0].to(dtype)
@@ -358,7 +351,7 @@ def rows_samples(make):
     yield operands(make, 0, 4, 3)
 
 
-linear_cross_entropy_sum.samples(rows_samples)
+linear_cross_entropy_sum.samples(rows_samples)                # of a mean, float16 means something else: it has tests of its own
 
 
 @linear_cross_entropy_backward.samples

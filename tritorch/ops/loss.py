@@ -78,7 +78,8 @@ def soft_cross_entropy(input, target, weight, reduction, label_smoothing):
     if weight is not None:
         terms = terms * weight.reshape([-1 if d == dim else 1 for d in range(input.ndim)])
     loss = -terms.sum(dim)
-    return loss.sum() / loss.numel() if reduction == "mean" else reduced(loss, reduction)
+    count = loss.numel() if input.shape[dim] else 0                      # of no classes PyTorch's mean is NaN
+    return loss.sum() / count if reduction == "mean" else reduced(loss, reduction)
 
 
 @composite

@@ -33,16 +33,24 @@ def _bent(x, bend):
     return near * (x - near * x.dtype.type(0.5))
 
 
+def _near(g, x, y, bend):
+    """How a gradient changes that grows with x - y up to the bend."""
+    second = g.masked_fill(~((x - y).abs() < bend), 0)
+    return second, -second
+
+
 smooth_l1_slope = _slope("smooth_l1_slope", "g · (x - y) / beta, cut off at ±g.",
                          lambda g, x, y, beta: g * np.clip((x - y) / x.dtype.type(beta), -1, 1),
-                         lambda g_out, x, y, beta: g_out * ((x - y) / beta).clamp(-1.0, 1.0), attrs=(("beta", 0.5),))
+                         lambda g_out, x, y, beta: g_out * ((x - y) / beta).clamp(-1.0, 1.0), attrs=(("beta", 0.5),),
+                         grads={"x y": lambda g, g_out, x, y, beta: _near(g * g_out / beta, x, y, beta)})
 smooth_l1_terms = _terms("smooth_l1_terms", "½ (x - y)² / beta where |x - y| < beta, else |x - y| - ½ beta.",
                          lambda x, y, beta: _bent(x - y, beta) / x.dtype.type(beta), attrs=(("beta", 0.5),), result=floats,
                          grad_input=lambda g, x, y, beta: smooth_l1_slope(g, x, y, beta),
                          grad_other=lambda g, x, y, beta: smooth_l1_slope(g, y, x, beta))
 huber_slope = _slope("huber_slope", "g · (x - y), of which no more than ±delta counts.",
                      lambda g, x, y, delta: g * np.clip(x - y, -x.dtype.type(delta), x.dtype.type(delta)),
-                     lambda g_out, x, y, delta: g_out * (x - y).clamp(-delta, delta), attrs=(("delta", 0.5),))
+                     lambda g_out, x, y, delta: g_out * (x - y).clamp(-delta, delta), attrs=(("delta", 0.5),),
+                     grads={"x y": lambda g, g_out, x, y, delta: _near(g * g_out, x, y, delta)})
 huber_terms = _terms("huber_terms", "½ (x - y)² where |x - y| ≤ delta, else delta (|x - y| - ½ delta).",
                      lambda x, y, delta: _bent(x - y, delta), attrs=(("delta", 0.5),), result=floats,
                      grad_input=lambda g, x, y, delta: huber_slope(g, x, y, delta),
@@ -90,11 +98,16 @@ def _chance_slope(x, y):
     return (x - y) / np.maximum((1 - x) * x, 1e-12)
 
 
+def _chance_product(x):
+    """x (1 - x), not 0 at the ends, as PyTorch's second derivative takes it."""
+    return (x + 1e-12) * (1 - x + 1e-12)
+
+
 _chances = {"functions": kernels("loss"), "names": ("x", "y"), "domain": {"low": 0.05, "high": 0.95}}
 chance_slope = elementwise.binary(
     "binary_cross_entropy_slope", "(x - y) / max(x (1 - x), 1e-12): the gradient of binary cross entropy in x.", _chance_slope,
-    grad_input=lambda g, x, y: g * (1 - chance_slope(x, y) * (1 - 2 * x)) / (x - x * x),
-    grad_other=lambda g, x: -g / (x - x * x), **_chances)
+    grad_input=lambda g, x, y: g * (x * x - 2 * x * y + y) / _chance_product(x).square(),
+    grad_other=lambda g, x: -g / _chance_product(x), **_chances)
 chance_terms = elementwise.binary(
     "binary_cross_entropy_terms", "-(y log x + (1 - y) log(1 - x)); logarithms stop at -100.", _chance_terms,
     grad_input=lambda g, x, y: g * chance_slope(x, y), grad_other=lambda g, x: g * ((1 - x).log() - x.log()), **_chances)

@@ -16,7 +16,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse, sentence
+from tritorch.errors import check, check_flags, explained, flags_of, passed, refuse_misuse, sentence
 from tritorch.layout import strided
 from tritorch.ops import (
     activation,
@@ -173,7 +173,7 @@ IN_PLACE_VIEWS = {
     slicing: "as_strided",
 }
 OPERATORS = {
-    pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div,
+    pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div, __rtruediv__ rdiv,
             __floordiv__ floor_divide, __mod__ remainder, __pow__ pow, __neg__ neg, __pos__ positive, __abs__ abs""",
     compare: """__invert__ invert, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
             __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt,
@@ -191,7 +191,7 @@ CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bflo
 IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide,
     __imod__ remainder, __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor,
     __ilshift__ bitwise_left_shift, __irshift__ bitwise_right_shift"""
-REFLECTED = """__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul,
+REFLECTED = """__rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul,
     __rlshift__ bitwise_left_shift, __rrshift__ bitwise_right_shift"""
 
 
@@ -212,7 +212,12 @@ def in_place(f):
             if 0 in self.shape:                                          # a destination without elements would take another shape
                 made = f(self, *args, **kw)
                 check(made.shape == self.shape, method.__name__, f"a result of shape {tuple(self.shape)}", tuple(made.shape))
-            return f(self, *args, out=self, **kw)
+            try:
+                return f(self, *args, out=self, **kw)
+            except TypeError as error:
+                if answer := refuse_misuse(error, method.__name__, f, (self, *args), kw):
+                    return answer[0]
+                raise
     method.__name__ = method.__qualname__ = f.__name__ + "_"
     method.__doc__ = f"`{f.__name__}` written into the tensor itself."
     return method
@@ -314,8 +319,7 @@ def attach():
     Tensor.cpu, Tensor.cuda = copy.cpu_, copy.cuda_
     Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
     Tensor.polygamma, Tensor.polygamma_ = public(gamma_functions.polygamma_of), in_place(gamma_functions.polygamma_of)
-    Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
-    Tensor.layout = strided
+    Tensor.new_empty, Tensor.where, Tensor.layout = create.new_empty_method, compare.tensor_where, strided
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)
@@ -324,8 +328,7 @@ def attach():
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
     Tensor.mT = property(view.matrices_transposed, doc="The last two dims exchanged.")
     Tensor.retains_grad = property(engine.retains_grad)
-    surface["spmm"] = surface["mm"]                                      # which takes sparse matrices as well
-    surface.update(empty_strided=create.strided_empty, put=put.put_elements)
+    surface.update(spmm=surface["mm"], empty_strided=create.strided_empty, put=put.put_elements)           # mm takes sparse matrices, too
     surface.update({name: getattr(Tensor, name) for name in ("detach", "detach_")})
 
 
@@ -360,7 +363,7 @@ def comparison(op):
         except TypeError:
             if isinstance(other, (Tensor, numbers.Number)):
                 raise
-            return op(self, create.tensor(other)) if isinstance(other, np.ndarray) else NotImplemented
+            return op(self, create.tensor(other)) if isinstance(other, np.ndarray) and other.dtype.kind in "biufc" else NotImplemented
 
     return compared
 
@@ -393,4 +396,5 @@ def contains(self, value):
 
 
 
+passed.add(__file__)                                                     # of what fails in place, the operator's caller is asked
 attach()

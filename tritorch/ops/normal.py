@@ -45,8 +45,7 @@ entr = unary("entr", """-input · log(input), 0 at 0 and -inf below it.
 def _xlog1py_grad(g, input, other):
     if not isinstance(other, Tensor):
         return g * math.log1p(other) if other > -1 else g * (log1p(input * 0 + other)).masked_fill(input == 0, 0)
-    grad = g * log1p(other)
-    return grad.masked_fill((input == 0) & (other <= -1), 0)
+    return xlog1py(g, other).masked_fill((input == 0) & (other <= -1), 0)       # 0 where g is 0, whatever the logarithm
 
 
 xlog1py = binary("xlog1py", """input · log(1 + other), 0 where input is 0 and other is not NaN.

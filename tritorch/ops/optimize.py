@@ -11,6 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import float64
 from tritorch.errors import check
 from tritorch.ops import update_rules
+from tritorch.ops.copy import transfer
 from tritorch.ops.create import full
 from tritorch.ops.loops import as_number
 from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, scratch
@@ -38,20 +39,21 @@ class Recipe(NamedTuple):
 
 
 @multi_tensor("params grads x y z", writes="params x y z steps u v")
-def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
+def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None, lows=None):
     """One step of an optimizer.
 
     `x`, `y`, `z` are lists of what it remembers of the elements, or None. `coefficients` are those of the step, from the recipe's counter;
     where they are None, `steps`, `u` and `v` are lists of float32 scalars beside the parameters, or None, and the step is counted there.
     With `found_inf`, a float32 tensor, nothing happens where it is not 0. `clip` is (norm, max_norm): the gradients are taken as
-    `clip_by_norm` would leave them, which saves reading and writing them there.
+    `clip_by_norm` would leave them, which saves reading and writing them there. `lows` are contiguous copies of parameters in another
+    dtype, which get the new values too; a parameter that has none stands there for itself.
     """
     lengths = [len(c) for c in (params, grads, x, y, z, steps, u, v) if c is not None]
     check(lengths.count(len(params)) == len(lengths), recipe.rule, "lists of one length", lengths)
 
 
 @update.impl("cpu")
-def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
+def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None, lows=None):
     if found_inf is not None and found_inf.item():
         return
     lr, columns = float(lr), [params, *[c for c in (x, y, z) if c is not None], grads]
@@ -62,6 +64,9 @@ def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, fo
             _apply(recipe, [[column] for column in row], lr, c, clip)
     else:
         _apply(recipe, columns, lr, coefficients, clip)
+    for low, p in zip(lows or (), params):
+        if low is not p:
+            transfer(low, p)
 
 
 def _counted(recipe, lr, step, *more):
@@ -92,7 +97,7 @@ def _apply(recipe, columns, lr, coefficients, clip):
 
 
 @update.impl("cuda")
-def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
+def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None, lows=None):
     compute, remembered = params[0].dtype.compute, [c for c in (x, y, z) if c is not None]
     number = np.float64 if compute is float64 else float
     pointer, noted = isinstance(lr, Tensor), None
@@ -103,7 +108,9 @@ def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, f
                lr if pointer else np.float64(lr), tuple([np.float64(c) for c in recipe.constants]),
                COUNTER=getattr(OPTIMIZERS, recipe.counter), MORE=len(columns) - 1, LR_POINTER=pointer, num_warps=1)
     numbers = [*map(number, (0.0 if pointer else lr, recipe.weight_decay, *coefficients, *recipe.numbers))]
-    launch_rows(K.update_kernel, [params, grads, *remembered], noted, found_inf, *(clip or (None, 0.0)),
+    copies = [lows] if lows is not None else []
+    like = next((low for low, p in zip(lows or (), params) if low is not p), None)
+    launch_rows(K.update_kernel, [params, grads, *remembered, *copies], like, noted, found_inf, *(clip or (None, 0.0)),
                 lr if pointer else numbers[0], *numbers[1:5], tuple(numbers[5:]), RULE=getattr(OPTIMIZERS, recipe.rule), KIND=recipe.kind,
                 STATES=len(remembered), MAXIMIZE=recipe.maximize, DECAY=recipe.decay, LR_POINTER=pointer)
 

@@ -166,6 +166,16 @@ def div(input, other, *, rounding_mode=None, out=None):
     return f(input, other) if out is None else f.into(out, input, other)
 
 
+def rdiv(input, other):
+    """other / input; an array of numpy's times 1 / input, which is how PyTorch answers it."""
+    try:
+        return div(other, input)
+    except TypeError:
+        if not isinstance(other, np.ndarray):
+            raise
+        return reciprocal(input) * other
+
+
 # ------------------------------------------------------------------ powers
 def float_power(input, exponent, *, out=None):
     """input to the power of exponent in float64; in complex128 where one of the two is complex. A destination has that dtype, too."""

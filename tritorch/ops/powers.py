@@ -29,11 +29,13 @@ def _pow_grad_other(g, input, other, out):
         log_input = (input.to(out.dtype) if out.dtype.is_complex else input).log()
     elif input and out.dtype.is_complex:
         log_input = cmath.log(input)
+    elif input == 0:
+        return g * (out * (other.real >= 0).to(out.dtype).log())         # 0^other · 0, and below 0 ∞ · -∞
     else:
-        log_input = math.log(input) if input > 0 else -math.inf if input == 0 else math.nan
-    zero_base = (input == 0) & (other.real >= 0) if isinstance(input, Tensor) else (other.real >= 0) if input == 0 else None
-    grad = g * (out * log_input)
-    return grad if zero_base is None else grad.masked_fill(zero_base, 0)
+        log_input = math.log(input) if input > 0 else math.nan
+    if isinstance(input, Tensor):
+        log_input = log_input.masked_fill((input == 0) & (other.real >= 0), 0)
+    return g * (out * log_input)
 
 
 def _power_dtype(name, x, y):

@@ -257,7 +257,7 @@ def index_put_along(input, dim, index, values, out=None, wrap=True):
 
 # ------------------------------------------------------------------ masks
 def masked_fill(input, mask, value, *, out=None):
-    """input with the number `value` where the mask holds; the mask broadcasts.
+    """input with the number `value` where the mask holds, contiguous; the mask broadcasts.
 
     >>> import tritorch as torch; torch.arange(3).masked_fill(torch.tensor([True, False, True]), -1)
     tensor([-1,  1, -1])
@@ -274,7 +274,8 @@ def masked_fill(input, mask, value, *, out=None):
         elif input.dtype is types.bool:
             value = bool(value)
         made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
-        return made if made.dtype is input.dtype else made.to(input.dtype)
+        made = made if made.dtype is input.dtype else made.to(input.dtype)
+        return made if out is not None or made.is_contiguous() else made.contiguous()
     except Exception as error:
         if answer := refuse_misuse(error):
             return answer[0]

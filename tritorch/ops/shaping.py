@@ -6,7 +6,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence, whole_numbers
-from tritorch.memory_format import dense_strides
+from tritorch.memory_format import contiguous_format, dense_strides, like_image
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.cat import concatenated
 from tritorch.ops.copy import transfer
@@ -181,7 +181,7 @@ def roll_dims(x, shifts, dims):
     """The elements moved by `shifts` along `dims`; those that leave at one end come in again at the other."""
     check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
     wrap_dims(dims, len(x.shape), "roll")
-    return x.shape, x.dtype, x.storage.device, x.strides, dense_strides
+    return x.shape, x.dtype, x.storage.device, like_image(x.shape, x)
 
 
 @roll_dims.impl("cpu")
@@ -296,7 +296,7 @@ def repeat(input, *sizes, repeats=None):
     shape = (1,) * lead + tuple(input.shape)
     spread = view.reshape(input, [m for n in shape for m in (1, n)])
     spread = view.expand_to(spread, tuple([m for r, n in zip(sizes, shape) for m in (r, n)]))
-    return own(view.reshape(copy.clone(spread), [r * n for r, n in zip(sizes, shape)]))
+    return own(view.reshape(copy.clone(spread, memory_format=contiguous_format), [r * n for r, n in zip(sizes, shape)]))
 
 
 def tile(input, *sizes, dims=None):

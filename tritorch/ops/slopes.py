@@ -2,6 +2,8 @@
 
 The first operand is the gradient that arrives. Each is linear in it and has the gradients of its formula.
 """
+import inspect
+
 import numpy as np
 
 from tritorch.cuda.launch import kernels
@@ -19,10 +21,22 @@ def slope(name, doc, cpu, formula, attrs=(), names=("g_out", "input"), **options
     made = elementwise.binary(name, doc, cpu, functions=K, names=names, attrs=attrs,
                               samples=lambda make: [(make(2, 5), make(2, 5), *defaults)], **options)
     made.formula(formula)
+    return made if made.complex else linear(made)
+
+
+def linear(made):
+    """The gradient in the first operand of what is linear in it: the operator again, so that what the formula multiplies by 0 where
+    something is infinite or NaN does not matter."""
+    def again(g, *rest):
+        return made(g, *rest)
+
+    names = ["g", *made.names[1:]]
+    again.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
+    made.grad(made.names[0])(again)
     return made
 
 
-def slope_of_two(name, doc, cpu, formula, attrs=(), names=("g_out", "input", "other"), more=(), apart=False):
+def slope_of_two(name, doc, cpu, formula, attrs=(), names=("g_out", "input", "other"), more=(), apart=False, grads=None):
     """The operator of (g, input, other, attributes); `more` are further values of the attributes for the tests, in which with `apart` the
     last operand is far from 0."""
     away = {"low": 0.5, "high": 2.0} if apart else {}
@@ -33,9 +47,9 @@ def slope_of_two(name, doc, cpu, formula, attrs=(), names=("g_out", "input", "ot
         yield make(3, 1), make(4), make(**away), *values
         yield make(0, 2), make(2), make(2, **away), *values
 
-    made = elementwise.ternary(name, doc, cpu, functions=K, names=names, attrs=attrs, samples=samples)
+    made = elementwise.ternary(name, doc, cpu, functions=K, names=names, attrs=attrs, samples=samples, grads=grads)
     made.formula(formula)
-    return made
+    return linear(made)
 
 
 # ------------------------------------------------------------------ of what is cut off
@@ -125,7 +139,9 @@ def _mish_backward(g, x):
 
 
 def _mish_formula(g_out, input):
-    t, s = (input.relu() + (-input.abs()).exp().log1p()).tanh(), input.sigmoid()
+    from tritorch.ops.activation import softplus as smooth
+
+    t, s = smooth(input, 1.0, 20.0).tanh(), input.sigmoid()
     return g_out * (t + input * s * (1 - t * t))
 
 
@@ -134,16 +150,30 @@ def _elu_backward(g, x, below, rate):
     return either(x <= 0, g * (np.exp(np.minimum(x, 0) * kind(rate)) * kind(below)), g)
 
 
+def _softplus_bend(g, g_out, input, beta, threshold):
+    scaled = input * beta
+    return (g * g_out * (scaled.sigmoid() * (-scaled).sigmoid() * beta)).masked_fill(scaled >= threshold, 0)
+
+
+def _elu_bend(g, g_out, input, below, rate):
+    return elu_backward(g * g_out, input, below * rate, rate).masked_fill(~(input < 0), 0)
+
+
 softplus_backward = slope("softplus_backward", "g · σ(beta·x), g itself where beta·x > threshold.", _softplus_backward,
                           lambda g_out, input, beta, threshold: g_out.where(input * beta > threshold, g_out * (input * beta).sigmoid()),
-                          attrs=(("beta", 1.0), ("threshold", 20.0)))
+                          attrs=(("beta", 1.0), ("threshold", 20.0)), grad_other=_softplus_bend)
 log_sigmoid_backward = slope("log_sigmoid_backward", "g · σ(-x).", lambda g, x: g * sigmoid(-x),
-                             lambda g_out, input: g_out * (-input).sigmoid())
+                             lambda g_out, input: g_out * (-input).sigmoid(),
+                             grad_other=lambda g, g_out, input: -g * g_out * (input.sigmoid() * (-input).sigmoid()))
 mish_backward = slope("mish_backward", "g · (t + x·σ(x)·(1 - t²)) with t = tanh(softplus(x)).", _mish_backward, _mish_formula)
 elu_backward = slope("elu_backward", "g where x > 0, else g · below · e^(rate·x).", _elu_backward,
                      lambda g_out, input, below, rate: (g_out * ((input.clamp(max=0.0) * rate).exp() * below)).where(input <= 0, g_out),
-                     attrs=(("below", 1.5), ("rate", 0.5)))
+                     attrs=(("below", 1.5), ("rate", 0.5)), grad_other=_elu_bend)
 hardswish_backward = slope(
     "hardswish_backward", "0 up to -3, g · (x/3 + ½) up to 3, g from there on.",
     lambda g, x: either(x <= -3, x.dtype.type(0), either(x < 3, g * (x / 3 + x.dtype.type(0.5)), g)),
-    lambda g_out, input: (g_out * (input / 3 + 0.5)).where(input < 3, g_out).masked_fill(input <= -3, 0))
+    lambda g_out, input: (g_out * (input / 3 + 0.5)).where(input < 3, g_out).masked_fill(input <= -3, 0),
+    grad_other=lambda g, g_out, input: (g * g_out / 3).masked_fill(~(input.abs() < 3), 0))
+hardsigmoid_backward = slope("hardsigmoid_backward", "g / 6 where -3 < x < 3, else 0.",
+                             lambda g, x: either(np.abs(x) < 3, g * x.dtype.type(1 / 6), x.dtype.type(0)),
+                             lambda g_out, input: (g_out / 6).masked_fill(~(input.abs() < 3), 0))

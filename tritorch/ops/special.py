@@ -60,7 +60,10 @@ def erfinv(x):
 
 
 def lgamma(x):
-    return np.where(np.isinf(x), np.abs(x), _gammaln(x))                 # +∞ at -∞, as in C
+    size = np.abs(x)
+    made = np.where(np.isinf(x), size, _gammaln(x))                      # +∞ at -∞, as in C
+    small = size < np.finfo(made.dtype).tiny                             # where scipy gives +∞
+    return np.where(small, -np.log(size), made) if np.any(small) else made
 
 
 def trigamma(x):
@@ -69,12 +72,11 @@ def trigamma(x):
 
 @fills
 def sigmoid(out, x):
-    """1 / (1 + e^-x) by tanh, which cannot overflow."""
-    half = x.dtype.type(0.5)
-    np.multiply(x, half, out=out)
-    np.tanh(out, out=out)
-    out *= half
-    out += half
+    """1 / (1 + e^-x): below 0 as exact as above it, where tanh(x/2) + 1 cancels."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += x.dtype.type(1)
+    np.reciprocal(out, out=out)
 
 
 def logit(x, eps):

@@ -1,12 +1,14 @@
 """ListWise: the optimizers that update all parameters of a group at once, on CUDA by one kernel, or two where steps are counted there."""
-from tritorch.autograd.modes import no_grad
+from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.cuda.stream import captures, current_handle, is_capturing
 from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import check, real_numbers
 from tritorch.layout import others
 from tritorch.ops import optimize, update_rules
+from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.create import full, zeros_like
+from tritorch.optim import differentiable
 from tritorch.optim.optimizer import Optimizer, evaluated, rate_of
 from tritorch.tensor import Tensor
 
@@ -37,6 +39,8 @@ class ListWise(Optimizer):
 
     @property
     def _step_supports_amp_scaling(self):
+        if any(group.get("differentiable") for group in self.param_groups):
+            return False
         self.become_capturable()
         return all(map(counts_on_device, self.param_groups)) or not self.counts and (watched.watcher is not None or bool(captures))
 
@@ -52,6 +56,9 @@ class ListWise(Optimizer):
                     real_numbers(type(self).__name__, lr=group["lr"])
                 work.append((group, params, self.recipe(group)))
         for group, params, recipe in work:
+            if group.get("differentiable"):
+                self._differentiable_update(group, params, getattr(differentiable, recipe.rule))
+                continue
             states = [self.state_of(p, group) for p in params]
             if not self.counts or counts_on_device(group):
                 self._update(group, recipe, params, states, None if self.counts else (0.0, 0.0, 0.0))
@@ -64,6 +71,26 @@ class ListWise(Optimizer):
         if others and self.sparse_step is not None:
             self._sparse_steps()
         return loss
+
+    def _differentiable_update(self, group, params, rule):
+        """A step that gradients go through; what is remembered becomes new tensors."""
+        for p in params:
+            state = self.state_of(p, group)
+            t = state["step"].item() + 1 if "step" in self.counts else None
+            found = dict(state)
+            with enable_grad():
+                g, old = -p._grad if group.get("maximize") else p._grad, p.clone()         # p itself may not be saved: it is overwritten
+                if p.dtype.is_complex:                                   # the parts of complex numbers are numbers of their own
+                    pairs = [k for k, v in found.items() if v is not None and v.dtype.is_complex]
+                    found.update({k: view_as_real(found[k]) for k in pairs})
+                    made = view_as_complex(rule(view_as_real(old), view_as_real(g), found, t, group))
+                    found.update({k: view_as_complex(found[k]) for k in self.remembers(group)})
+                else:
+                    made = rule(old, g, found, t, group)
+                p.copy_(made)
+            if t is not None:
+                found["step"] = state["step"] + 1
+            state.update(found)
 
     def _counted(self, recipe, states, lr):
         """Count a step of every state on the host: (places, coefficients) of those that are equally far."""

@@ -74,8 +74,8 @@ class Optimizer:
                   "another kind", error=ValueError)
         for p in params:
             check(isinstance(p, Tensor), name, "tensors as parameters", type(p).__name__, error=TypeError)
-            check(p.is_leaf or getattr(p, "retains_grad", False), name, "leaf tensors as parameters", "the result of an operator",
-                  error=ValueError)
+            check(p.is_leaf or getattr(p, "retains_grad", False) or self.defaults.get("differentiable"), name, "leaf tensors as parameters",
+                  "the result of an operator", error=ValueError)
         for option, default in self.defaults.items():
             check(default is not required or option in group, name, f"a value of {option} in the parameter group", "none", error=ValueError)
             group.setdefault(option, default)
@@ -329,7 +329,6 @@ def pair_of_numbers(name, option, value):
 
 
 def check_switches(name, foreach, fused, differentiable):
-    """PyTorch's choices of implementation: there is one here, so they are accepted; differentiable steps are not offered."""
+    """PyTorch's choices of implementation: there is one here, so they are accepted, but for a fused one that is differentiable."""
     check(not (foreach and fused), name, "foreach or fused", "both")
-    check(not differentiable, name, "differentiable=False", differentiable, use="functional updates",
-          error=NotImplementedError)
+    check(not (fused and differentiable), name, "fused or differentiable", "both")

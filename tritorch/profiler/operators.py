@@ -40,7 +40,8 @@ NAMES = {
     "random_binomial": "binomial",
     # of matrices
     "cholesky_factor": "linalg_cholesky_ex", "determinant": "_linalg_det", "general_eigen": "linalg_eig",
-    "general_eigenvalues": "linalg_eigvals", "geqrf_factors": "geqrf", "log_determinant": "_linalg_slogdet",
+    "general_eigenvalues": "linalg_eigvals", "geqrf_factors": "geqrf", "ldl_factors": "linalg_ldl_factor_ex",
+    "ldl_solution": "linalg_ldl_solve", "log_determinant": "_linalg_slogdet",
     "lu_factors": "linalg_lu_factor_ex", "pseudo_inverse": "linalg_pinv", "qr_factors": "linalg_qr", "reflected": "ormqr",
     "row_order": "lu_unpack", "singular_values": "linalg_svdvals", "solve_complex": "_linalg_solve_ex", "solve_square": "_linalg_solve_ex",
     "substitute": "linalg_solve_triangular", "svd_factors": "_linalg_svd", "symmetric_eigen": "_linalg_eigh",

@@ -76,7 +76,7 @@ def _same_results(op, args, want, name):
 
 
 REINTERPRETS = {"view_as_dtype"}                                         # the same bytes in float64 are other numbers
-ON_THE_HOST = {"general_eigen", "general_eigenvalues"}                   # they wait for the device, which no graph can record
+ON_THE_HOST = {"general_eigen", "general_eigenvalues", "ldl_factors", "ldl_solution"}     # they wait, which no graph records
 VALUES_DECIDE = {"nonzero_places"}                                       # another argument counts the values: they must stay
 LAYOUT_DEPENDENT = {"as_strided", "view_as_shape", "view_as_dtype", "view_as_complex"}     # they ask for the strides of the input
 

@@ -54,10 +54,13 @@ _MAPPINGS = (dict, OrderedDict, defaultdict)
 
 
 def register_pytree_node(cls, flatten_fn, unflatten_fn, **options):
-    """Let `cls` be a container: `flatten_fn(x)` gives (children, context), `unflatten_fn(children, context)` makes one."""
+    """Let `cls` be a container: `flatten_fn(x)` gives (children, context), `unflatten_fn(children, context)` makes one. With
+    `flatten_with_keys_fn(x)`, ([(key, child), …], context), the paths to its leaves are known, too."""
     if cls in _nodes:
         raise ValueError(f"register_pytree_node: expected a class that is no node yet, got {cls.__name__}")
     _nodes[cls] = NodeDef(flatten_fn, unflatten_fn)
+    if options.get("flatten_with_keys_fn") is not None:
+        _keyed[cls] = options["flatten_with_keys_fn"]
 
 
 _register_pytree_node = register_pytree_node
@@ -83,18 +86,112 @@ def register_dataclass(cls, *, field_names=None, drop_field_names=None, serializ
         return [getattr(x, name) for name in there], [there, [name for name in names if name not in there]]
 
     register_pytree_node(cls, flatten, lambda children, context: cls(**dict(zip(context[0], children)), **dict.fromkeys(context[1])),
-                         serialized_type_name=serialized_type_name)
+                         serialized_type_name=serialized_type_name, flatten_with_keys_fn=lambda x: (
+                             [(GetAttrKey(name), getattr(x, name)) for name in flatten(x)[1][0]], flatten(x)[1]))
 
 
+# ------------------------------------------------------------------ paths
 @dataclass(frozen=True)
 class MappingKey:
     """Where in a dict a child is."""
 
     key: object
 
+    def __str__(self):
+        return f"[{self.key!r}]"
+
+    def get(self, mapping):
+        """The child."""
+        return mapping[self.key]
+
+
+@dataclass(frozen=True)
+class SequenceKey:
+    """Where in a list or tuple a child is."""
+
+    idx: int
+
+    def __str__(self):
+        return f"[{self.idx!r}]"
+
+    def get(self, sequence):
+        """The child."""
+        return sequence[self.idx]
+
+
+@dataclass(frozen=True)
+class GetAttrKey:
+    """Which attribute a child is."""
+
+    name: str
+
+    def __str__(self):
+        return f".{self.name}"
+
+    def get(self, obj):
+        """The child."""
+        return getattr(obj, self.name)
+
 
 def _dict_flatten_with_keys(d):                                          # what transformers and diffusers register their outputs with
     return [(MappingKey(key), value) for key, value in d.items()], list(d)
+
+
+def _sequence_with_keys(values):
+    return [(SequenceKey(k), value) for k, value in enumerate(values)], None
+
+
+_keyed = {list: _sequence_with_keys, tuple: _sequence_with_keys, deque: _sequence_with_keys,
+          "namedtuple": lambda x: ([(GetAttrKey(name), getattr(x, name)) for name in x._fields], type(x))}
+
+
+def keystr(kp):
+    """A path as Python would write it: `['a'][0].b`."""
+    return "".join(map(str, kp))
+
+
+def key_get(obj, kp):
+    """What is in a tree at a path."""
+    for key in kp:
+        obj = key.get(obj)
+    return obj
+
+
+def _paths(tree, is_leaf, path):
+    kind = _kind(tree)
+    if kind is None or is_leaf is not None and is_leaf(tree):
+        yield path, tree
+        return
+    flatten = _dict_flatten_with_keys if kind in _MAPPINGS else _keyed.get(kind)
+    if flatten is None:
+        raise ValueError(f"tree_flatten_with_path: expected nodes whose children have keys, got {kind.__name__}; use register_pytree_node "
+                         "with flatten_with_keys_fn")
+    for key, child in flatten(tree)[0]:
+        yield from _paths(child, is_leaf, (*path, key))
+
+
+def tree_leaves_with_path(tree, is_leaf=None):
+    """(path, leaf) of every leaf. A path has a key for each container on the way, see `keystr`.
+
+    >>> [(keystr(path), leaf) for path, leaf in tree_leaves_with_path({"a": [1, (2,)]})]
+    [("['a'][0]", 1), ("['a'][1][0]", 2)]
+    """
+    return list(_paths(tree, is_leaf, ()))
+
+
+def tree_flatten_with_path(tree, is_leaf=None):
+    """The leaves with their paths, and the form.
+
+    Errors: ValueError for a node that was registered without keys.
+    """
+    return tree_leaves_with_path(tree, is_leaf), tree_structure(tree, is_leaf)
+
+
+def tree_map_with_path(func, tree, *rests, is_leaf=None):
+    """A tree of func(path, leaf, …): as `tree_map`, with the path in front."""
+    found, spec = tree_flatten_with_path(tree, is_leaf)
+    return spec.unflatten([func(path, *leaves) for (path, *leaves) in zip([path for path, _ in found], [leaf for _, leaf in found],
+                                                                          *[spec.flatten_up_to(rest) for rest in rests], strict=True)])
 
 
 def _kind(tree):
@@ -250,6 +347,22 @@ def tree_map_only(type_or_types_or_pred, func, tree, is_leaf=None):
     if isinstance(chosen, (type, tuple)):
         return tree_map(lambda x: func(x) if isinstance(x, chosen) else x, tree, is_leaf=is_leaf)
     return tree_map(lambda x: func(x) if chosen(x) else x, tree, is_leaf=is_leaf)
+
+
+def tree_map_only_(type_or_types_or_pred, func, tree, is_leaf=None):
+    """Call func(leaf) for the leaves that `tree_map_only` gives it; the tree itself."""
+    tree_map_only(type_or_types_or_pred, func, tree, is_leaf)
+    return tree
+
+
+def tree_all_only(type_or_types, pred, tree, is_leaf=None):
+    """Whether pred says yes to all leaves of a type, or of one of several."""
+    return all(pred(x) for x in tree_iter(tree, is_leaf) if isinstance(x, type_or_types))
+
+
+def tree_any_only(type_or_types, pred, tree, is_leaf=None):
+    """Whether pred says yes to a leaf of a type, or of one of several."""
+    return any(pred(x) for x in tree_iter(tree, is_leaf) if isinstance(x, type_or_types))
 
 
 def tree_all(pred, tree, is_leaf=None):

@@ -18,9 +18,10 @@ from tritorch.generator import default_generator
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
 from tritorch.utils._pytree import tree_iter
+from tritorch.utils.checkpoint_policies import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "get_device_states", "noop_context_fn", "set_checkpoint_early_stop",
-           "set_device_states"]
+__all__ = ["CheckpointError", "CheckpointPolicy", "SelectiveCheckpointContext", "checkpoint", "checkpoint_sequential",
+           "create_selective_checkpoint_contexts", "get_device_states", "noop_context_fn", "set_checkpoint_early_stop", "set_device_states"]
 
 
 class CheckpointError(RuntimeError):

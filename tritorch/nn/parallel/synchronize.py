@@ -3,6 +3,7 @@ from tritorch import distributed as dist
 from tritorch.autograd.modes import no_grad
 from tritorch.ops.shaping import cat
 from tritorch.shape import contiguous_strides, is_dense
+from tritorch.storage import written_unseen
 
 MOST = 250 << 20                                                         # bytes that travel at once
 
@@ -27,7 +28,7 @@ def verify(name, named, group):
 def shown(facts):
     """A parameter in an error."""
     name, shape, dtype, strides = facts
-    return f"{name} of shape {shape} ({dtype.removeprefix('tritorch.')}, strides {strides})"
+    return f"{name} of shape {shape} ({dtype.rpartition('.')[2]}, strides {strides})"
 
 
 @no_grad()
@@ -45,6 +46,7 @@ def broadcast(tensors, group, source):
             version = t.storage.version
             t.detach().copy_(flat[start:start + t.numel()].reshape(t.shape))
             t.storage.version = version
+            written_unseen(t.storage)
             start += t.numel()
 
 

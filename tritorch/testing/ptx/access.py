@@ -5,10 +5,10 @@ import numpy as np
 
 from tritorch.testing.ptx import proxies
 from tritorch.testing.ptx.floats import add_bits
-from tritorch.testing.ptx.operands import DTYPES, Register, Sink, Vector
+from tritorch.testing.ptx.operands import DTYPES, Block, Register, Sink, Vector
 from tritorch.testing.ptx.registry import instruction
 
-U64 = np.dtype("u8")
+U32, U64 = np.dtype("u4"), np.dtype("u8")
 LOCAL_WINDOW = np.uint64(1 << 60)        # generic addresses of local memory begin here
 _STRONG, _ACQUIRING, _RELEASING = {"acquire", "relaxed", "volatile"}, {"acquire", "acq_rel"}, {"release", "acq_rel"}
 
@@ -60,13 +60,40 @@ def _items(operand):
     return operand.items if operand.__class__ is Vector else (operand,)
 
 
+def _passed(place, dtype, k):
+    """The registers that hold item k of what a function takes or gives."""
+    if place.base.__class__ is Register:
+        return (place.base,)
+    start, size = place.offset + k * dtype.itemsize, max(dtype.itemsize, 4)
+    assert start % size == 0 and dtype.itemsize >= 4, f"{dtype} at byte {start} of a parameter"
+    return place.base.words[start // 4:(start + size) // 4]
+
+
+def _load_passed(machine, items, place, dtype):
+    for k, item in enumerate(items):
+        words = _passed(place, dtype, k)
+        if len(words) == 1:
+            machine.write(item, machine.read(words[0], dtype))
+        else:
+            low, high = (machine.spread(machine.read(word, U32)).astype(U64) for word in words)
+            machine.write(item, low | high << np.uint64(32))
+
+
+def _store_passed(machine, items, place, dtype):
+    for k, item in enumerate(items):
+        value, words = machine.spread(machine.read(item, dtype)), _passed(place, dtype, k)
+        halves = value.view(U32).reshape(-1, 2).T if len(words) == 2 else [value]
+        for word, part in zip(words, halves):
+            machine.write(word, np.ascontiguousarray(part))
+
+
 @instruction("ld", "ldu")
 def ld(machine, ins):
     """A vector of n numbers is one access: its address is aligned to all of it."""
     items, dtype, lanes = _items(ins.operands[0]), DTYPES[ins.types[-1]], machine.active()
     where = space(machine, ins, ins.operands[1], lanes)
-    if where == "param" and ins.operands[1].base.__class__ is Register:                  # of a function that was called
-        return machine.write(items[0], machine.read(ins.operands[1].base, dtype))
+    if where == "param" and ins.operands[1].base.__class__ in (Register, Block):         # of a function that was called
+        return _load_passed(machine, items, ins.operands[1], dtype)
     memory, places = _places(machine, ins, where, ins.operands[1], len(items) * dtype.itemsize, lanes)
     if where == "global" and machine.races is not None and _STRONG.isdisjoint(ins.modifiers):
         machine.races.read(machine, places, len(items) * dtype.itemsize, lanes, still="nc" in ins.modifiers)
@@ -92,8 +119,8 @@ def ld_acquire(machine, ins):
 @instruction("st")
 def st(machine, ins):
     items, dtype, lanes = _items(ins.operands[1]), DTYPES[ins.types[-1]], machine.active()
-    if ins.operands[0].base.__class__ is Register and "param" in ins.modifiers:
-        return machine.write(ins.operands[0].base, machine.read(items[0], dtype))
+    if ins.operands[0].base.__class__ in (Register, Block) and "param" in ins.modifiers:
+        return _store_passed(machine, items, ins.operands[0], dtype)
     where = space(machine, ins, ins.operands[0], lanes)
     memory, places = _places(machine, ins, where, ins.operands[0], len(items) * dtype.itemsize, lanes)
     if where == "shared" and machine.unfenced is not None:
@@ -146,7 +173,7 @@ def atom(machine, ins):
     memory, places = _places(machine, ins, space(machine, ins, place, lanes), place, width * dtype.itemsize, lanes)
     operation = next(w for w in ins.modifiers if w in _ATOMIC or w == "cas")
     numbers, changed = memory.view(dtype), False
-    for k, target in enumerate(_items(result) if width > 1 else [result]):
+    for k, target in enumerate(_items(result) if result.__class__ is Vector else [result] * width):
         values = [machine.spread(machine.read(vector[k], dtype))[lanes] for vector in vectors]
         first = places // dtype.itemsize + np.asarray(k).astype(places.dtype)
         before = np.zeros(machine.lanes, dtype)

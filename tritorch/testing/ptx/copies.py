@@ -39,7 +39,7 @@ def _nothing_under_way(machine):
 @instruction("cp.async.ca.shared.global", "cp.async.cg.shared.global")
 def cp_async(machine, ins):
     """[shared], [global], size, how many bytes of it to read: the others become zero."""
-    to, source, size, *read = ins.operands
+    to, source, size, *read = ins.operands[:-1] if "L2::cache_hint" in ins.modifiers else ins.operands
     committed, pending = _state(machine)
     size, lanes = int(size.value), machine.active()
     count = machine.spread(machine.read(read[0], DTYPES["u32"]))[lanes] if read else np.full(len(lanes), size)

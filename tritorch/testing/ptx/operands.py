@@ -29,6 +29,13 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """What a function that is called takes or gives in several words: a register of 32 bits for each."""
+
+    words: tuple
+
+
+@dataclass(frozen=True, slots=True)
 class Not:
     """!%p"""
 

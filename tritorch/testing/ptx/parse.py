@@ -3,7 +3,7 @@ import re
 from dataclasses import dataclass, field
 
 from tritorch.testing.ptx import registry
-from tritorch.testing.ptx.operands import DTYPES, Address, Label, Not, Number, Pair, Register, Sink, Special, Symbol, Vector
+from tritorch.testing.ptx.operands import DTYPES, Address, Block, Label, Not, Number, Pair, Register, Sink, Special, Symbol, Vector
 
 SHARED_BASE = 1024                      # hardware reserves the first kilobyte; so a null pointer is not a valid address here either
 _PARAMETERS = {80: 0x160, 90: 0x210}    # where they begin in constant memory: offsets count from there, alignments do not
@@ -195,8 +195,7 @@ class _Body:
             _shared(self.program, *re.match(r"\.shared \.align (\d+) \.b8 ([\w$]+)\[(\d+)\]", text).groups())
             _settle(self.program)
         elif text.startswith(".branchtargets"):
-            name = next(name for (path, name), at in self.labels.items() if at == len(self.program.code) and "brx" in name)
-            self.labels[self.path, name] = [self._label(word.strip()) for word in text[len(".branchtargets"):].split(",")]
+            self.labels[next(reversed(self.labels))] = [self._label(word.strip()) for word in text[len(".branchtargets"):].split(",")]
         elif text.startswith("."):
             if not text.startswith(".pragma"):
                 raise ParseError(f"line {self.line}: {text}")
@@ -204,6 +203,11 @@ class _Body:
             self._instruction(text)
 
     def _registers(self, text):
+        if block := re.match(r"\.param\s+\.align \d+ \.b8\s+([\w$]+)\[(\d+)\]$", text):
+            words = [f"{block[1]}[{at}]" for at in range(0, int(block[2]), 4)]
+            self._registers(f".param .b32 {', '.join(words)}")
+            self.scopes[-1][block[1]] = Block(tuple(map(self._register, words)))
+            return
         _, kind, names = text.split(None, 2)
         for name in (n.strip() for n in names.split(",")):
             family = re.match(r"(.*)<(\d+)>$", name)
@@ -217,7 +221,7 @@ class _Body:
         if found is None or name in self.inside:
             raise ParseError(f"line {self.line}: {text}")
         given = [self._register(word.strip()) for word in f"{results},{arguments}".split(",")]
-        formal = [word.split()[-1] for word in f"{found[1]},{found[2]}".split(",")]
+        formal = [word.split()[-1].partition("[")[0] for word in f"{found[1]},{found[2]}".split(",")]
         line, source = self.line, self.source
         self._open()
         self.inside.append(name)

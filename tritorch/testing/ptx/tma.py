@@ -83,10 +83,11 @@ def global_places(machine, tensor_map, corner, lane, chunk=1):
     return (wanted - np.uint64(machine.memory.base)) // np.uint64(tensor_map.itemsize), inside
 
 
-_LOADS = [f"cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes" for n in range(1, 6)]
+_TO = [f"cp.async.bulk.tensor.{n}d.shared::{{}}.global.mbarrier::complete_tx::bytes" for n in range(1, 6)]
+_LOADS = [name.format(kind) for kind in ("cluster", "cta") for name in _TO]             # Triton 3.6, 3.9: the CTA's own memory with both
 
 
-@instruction(*_LOADS, *(f"{name}.multicast::cluster" for name in _LOADS))
+@instruction(*_LOADS, *(f"{name.format('cluster')}.multicast::cluster" for name in _TO))
 def load(machine, ins):
     """[shared], [map, {coordinates}], [mbarrier]: what lies outside of the tensor arrives as zero or NaN, and counts as bytes. With a mask
     of ranks it comes to the same place of these CTAs of the cluster, and counts at the same mbarrier of each."""

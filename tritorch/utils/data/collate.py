@@ -1,5 +1,6 @@
 """From a list of samples to a batch."""
 import collections.abc
+import re
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from tritorch.interop import as_tensor
 from tritorch.ops.create import tensor
 from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor, from_array
+
+np_str_obj_array_pattern = re.compile("[SaUO]")                          # kinds of numpy that no tensor has, for programs that ask
 
 
 def default_convert(data):

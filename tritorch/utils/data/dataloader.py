@@ -95,8 +95,9 @@ class DataLoader(Generic[T]):
         count = len(self.dataset)
         return count if self.batch_size is None else count // self.batch_size if self.drop_last else math.ceil(count / self.batch_size)
 
-    def _fetch_maker(self):
-        return (_IterableFetch if self._iterable else _MapFetch).maker(self.collate_fn, self.batch_sampler is not None, self.drop_last)
+    @property
+    def _auto_collation(self):
+        return self.batch_sampler is not None
 
 
 class _DatasetKind:
@@ -183,6 +184,15 @@ class _Maker:
 
 
 # ------------------------------------------------------------------ iterating
+# packages hand loaders of their own to these classes, with the attributes that PyTorch's have
+def _is_iterable(loader):
+    return loader._dataset_kind == _DatasetKind.Iterable
+
+
+def _fetch_maker(loader):
+    return (_IterableFetch if _is_iterable(loader) else _MapFetch).maker(loader.collate_fn, loader._auto_collation, loader.drop_last)
+
+
 class _BaseDataLoaderIter:
     def __init__(self, loader):
         self.loader, self.seed = loader, drawn_seed(loader.generator)    # drawn with and without workers: the order must not depend on them
@@ -209,7 +219,7 @@ class _BaseDataLoaderIter:
     def finished(self, batch):
         """The last touch of a batch before it is given away."""
         self.yielded += 1
-        if self.loader._iterable and self.yielded - 1 == (told := self._told()):
+        if _is_iterable(self.loader) and self.yielded - 1 == (told := self._told()):
             warnings.warn(f"DataLoader: expected {told} batches by the dataset's length, got more; with workers, each must "
                           "yield only its own part (see get_worker_info)", stacklevel=4)
         return pinned(batch) if self.pins else batch
@@ -220,7 +230,7 @@ class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
 
     def __init__(self, loader):
         super().__init__(loader)
-        self.fetch = loader._fetch_maker()(loader.dataset)
+        self.fetch = _fetch_maker(loader)(loader.dataset)
 
     def batch(self):
         return self.finished(self.fetch(next(self.indices)))
@@ -237,7 +247,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         context = loader.multiprocessing_context
         if context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)
-        maker, count = loader._fetch_maker(), loader.num_workers
+        maker, count = _fetch_maker(loader), loader.num_workers
         self.workers = Workers(context, count, maker, loader.dataset, loader.worker_init_fn, self.seed)
         self.end = multiprocessing.util.Finalize(self, self.workers.close, exitpriority=10)      # at exit before the workers are killed
         self.epoch = 0
@@ -258,7 +268,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         """Begin the next epoch with the same processes."""
         super().__init__(loader)
         self.epoch += 1
-        for k in range(self.loader.num_workers) if self.loader._iterable else ():
+        for k in range(self.loader.num_workers) if _is_iterable(self.loader) else ():
             self.workers.submit(k, ("epoch", self.seed + k))
         self.begin()
 
