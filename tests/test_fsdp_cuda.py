@@ -9,7 +9,9 @@ from worlds import world
 import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
-from tritorch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from tritorch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from tritorch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from tritorch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 pytestmark = pytest.mark.skipif("TRITORCH_PTX" in os.environ, reason="the GPU made of PTX is a part of its process")
 X = np.random.default_rng(0).normal(size=(2, 4, 5)).astype(np.float32)
@@ -78,12 +80,38 @@ def by_nccl(rank, size):
     return out
 
 
+def by_wrapper(rank, size):
+    """FullyShardedDataParallel. On the CPU nothing travels."""
+    fake_nccl.install()
+    out = []
+    for seed, offload in enumerate((False, True)):
+        with torch.cuda.simulate(seed=size * seed + rank):
+            mesh = dist.init_device_mesh("cuda", (2,), backend_override={0: "nccl"})
+            model = FSDP(made(), auto_wrap_policy=ModuleWrapPolicy({Layer}), device_mesh=mesh, cpu_offload=CPUOffload(offload))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for x in X:
+                model(torch.from_numpy(x[rank::size])).square().mean().backward()
+                assert model.clip_grad_norm_(1e6).is_cuda and all(p.is_cuda is not offload for p in model.parameters())
+                optimizer.step()
+                optimizer.zero_grad()
+            whole, saved = model.state_dict(), FSDP.optim_state_dict(model, optimizer)["state"]
+            assert all(saved[name]["momentum_buffer"].shape == x.shape for name, x in whole.items())
+            model(torch.from_numpy(X[0])).sum().backward()
+            with FSDP.summon_full_params(model, with_grads=True):
+                assert all(p.is_cuda and p.grad.shape == p.shape for p in model.parameters())
+            assert all(p.grad.to_local().is_cuda is not offload for p in model.parameters())
+            out.append([x.cpu().numpy() for x in whole.values()])
+            del model
+            torch.cuda.synchronize()
+    return out
+
+
 def by_host(rank, size):
     with torch.cuda.simulate(seed=rank):
         return [steps(sharded(dist.init_device_mesh("cuda", (2,))), rank, size, "cuda")]
 
 
-@pytest.mark.parametrize("way", [by_nccl, by_host], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("way", [by_nccl, by_wrapper, by_host], ids=lambda f: f.__name__)
 def test_ranks_train_as_one_process(way, tmp_path):
     wanted = steps(made(), 0, 1, "cpu")
     for ways in world(way, 2, tmp_path):

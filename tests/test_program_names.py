@@ -322,14 +322,13 @@ def test_sizes():
 
 
 def test_what_is_not_here_says_so():
-    from tritorch.distributed.fsdp import FullyShardedDataParallel
     from tritorch.distributed.tensor.placement_types import _StridedShard
     from tritorch.utils import cpp_extension
 
-    refused(NotImplementedError, lambda: torch.export.export(nn.Linear(2, 2), (X,)), lambda: FullyShardedDataParallel(nn.Linear(2, 2)),
+    refused(NotImplementedError, lambda: torch.export.export(nn.Linear(2, 2), (X,)),
             lambda: cpp_extension.load("kernel", ["kernel.cu"]), lambda: cpp_extension.load_inline("kernel", ""),
             lambda: _StridedShard(0, split_factor=2))
-    assert cpp_extension.CUDA_HOME is None and not isinstance(nn.Linear(2, 2), (FullyShardedDataParallel, torch.export.ExportedProgram))
+    assert cpp_extension.CUDA_HOME is None and not isinstance(nn.Linear(2, 2), torch.export.ExportedProgram)
 
 
 def test_policies_of_what_is_sharded():

@@ -78,15 +78,20 @@ class GradScaler:
         state = self._optimizers[id(optimizer)]
         check(state["stage"] is OptState.READY, "GradScaler.unscale_", "one call for each optimizer since the last update(), before step()",
               f"an optimizer that is {state['stage'].name.lower()}")
-        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        grads = [g if g.layout is strided else g._values() for g in grads] if others else grads
-        check(all(g.dtype is not float16 for g in grads), "GradScaler.unscale_", "gradients of float32 (or bfloat16) parameters", "float16",
-              use="float32 parameters under autocast", error=ValueError)
+        grads = self._gradients(optimizer)
         inverse = self._scale.reciprocal()
         for device in dict.fromkeys(g.device for g in grads):
             found = state["found"][device] = zeros((), dtype=float32, device=device)
             optimize.scale_by([g for g in grads if g.device is device], inverse.to(device), found)
         state["stage"] = OptState.UNSCALED
+
+    def _gradients(self, optimizer):
+        """The tensors that are to be unscaled."""
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        grads = [g if g.layout is strided else g._values() for g in grads] if others else grads
+        check(all(g.dtype is not float16 for g in grads), "GradScaler.unscale_", "gradients of float32 (or bfloat16) parameters", "float16",
+              use="float32 parameters under autocast", error=ValueError)
+        return grads
 
     def step(self, optimizer, *args, **kwargs):
         """Unscale the gradients if that is not done, and call `optimizer.step(*args, **kwargs)` if all are finite; returns its result."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from tritorch.autograd.modes import no_grad
 from tritorch.autograd.places import stacklevel
 from tritorch.distributed.checkpoint.whole import Fitting, mapped, whole
+from tritorch.distributed.fsdp.state_types import CHECKPOINTED, WRAPPED, as_shards, shard
 from tritorch.errors import check
 from tritorch.nn.parallel.distributed import DistributedDataParallel
 from tritorch.nn.state_dict import IncompatibleKeys
@@ -47,7 +48,8 @@ def get_model_state_dict(model, *, submodules=None, options=None):
     """The state dict of a model."""
     options = _checked("get_model_state_dict", options)
     with no_grad():
-        state = {_plain_name(model, key): value for key, value in model.state_dict().items()}
+        with as_shards(model):
+            state = {_plain_name(model, key): value for key, value in model.state_dict().items()}
         if options.ignore_frozen_params:
             for key, p in model.named_parameters():
                 if not p.requires_grad:
@@ -89,9 +91,9 @@ def set_model_state_dict(model, model_state_dict, *, options=None):
     options = _checked("set_model_state_dict", options)
     if not model_state_dict and not options.broadcast_from_rank0:
         return IncompatibleKeys([], [])
-    keys = {_plain_name(model, key): key for key in model.state_dict()}
-    with no_grad():
+    with no_grad(), as_shards(model):
         own, fitting = model.state_dict(), Fitting(options, model_state_dict)
+        keys = {_plain_name(model, key): key for key in own}
         state = {keys.get(name, name): fitting.of(name, own.get(keys.get(name))) for name in fitting.names}
         return model.load_state_dict(state, strict=options.strict, assign=fitting.assigns)
 
@@ -127,7 +129,7 @@ def _plain_name(model, name):
     """A name without the steps that lead into a wrapper."""
     here, out = model, []
     for step in name.split("."):
-        if not (step == "module" and isinstance(here, DistributedDataParallel) or step == "_orig_mod"):
+        if not (step == "module" and isinstance(here, DistributedDataParallel) or step in ("_orig_mod", WRAPPED, CHECKPOINTED)):
             out.append(step)
         here = getattr(here, step, None)
     return ".".join(out)
@@ -135,6 +137,7 @@ def _plain_name(model, name):
 
 def _names(model):
     """{parameter: its name}."""
+    shard(model)
     return {p: _plain_name(model, name) for name, p in model.named_parameters()}
 
 

@@ -38,7 +38,8 @@ class Group:
         self.communication, self.places = Communication(), []            # places: in the order of forward, of passes to come
         self.reduce_grads = self.all_reduce_grads = self.reshard_after_backward = self.unshard_in_backward = True
         self.unused_too, self.force_sum, self.divide_factor, self.buffers = False, False, None, 1
-        self.all_reduce_hook = self.hook_stream = self.reducers = None       # reducers: ranks among which gradients travel, if not the same
+        self.all_reduce_hook = self.hook_stream = self.comm_hook = None      # comm_hook: what brings gradients to their ranks
+        self.reducers = None                                             # ranks among which gradients travel, if not the same
         self.partial, self.arriving, self.flats = {}, [], []             # partial: not yet added over replicas; arriving: on the CPU
         self.adopt()
         self._watch_state_dicts()

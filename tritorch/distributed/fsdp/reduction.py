@@ -21,7 +21,8 @@ class Reduction:
         self.meshes, self.replicas, self.offload = group.meshes, group.meshes.replicas, group.offload
         self.alone, self.owner = not group.all_reduce_grads, group       # alone: nothing goes to the other replicas yet
         self.hook, self.hook_stream = group.all_reduce_hook, group.hook_stream
-        self.before, self.after, self.op, self.replica_op = divisors(group, kind)
+        self.comm_hook = group.comm_hook
+        self.before, self.after, self.op, self.replica_op = divisors(group, kind) if self.comm_hook is None else (None,) * 4
         size = self.meshes.size
         self.places, self.count = starts(cuts)
         dense = all(cut.even() and cut.count % ALIGNED == 0 for cut in cuts)
@@ -39,6 +40,9 @@ class Reduction:
 
     def begin(self):
         """Send the gradients."""
+        if self.comm_hook is not None:
+            self.comm_hook(self.output) if self.meshes.size == 1 else self.comm_hook(self.input.view(-1), self.output)
+            return
         if self.before not in (None, 1):
             self.input.mul_(1 / self.before)
         if self.meshes.size > 1:
@@ -57,7 +61,7 @@ class Reduction:
         self.partial = self.owner.partial.pop(self.key, None)
         if self.partial is not None:
             self.output += self.partial
-        if self.replicas is not None:
+        if self.replicas is not None and self.comm_hook is None:
             if self.alone:
                 self.owner.partial[self.key] = self.output
                 return

@@ -36,7 +36,7 @@ class State:
         self.modules, self.device, self.mp_policy, self.automatic = [weakref.ref(m) for m in modules], device, mp_policy, automatic
         self.groups, self.is_root, self.phase = [], None, Phase.IDLE
         self.iteration, self.communication = Iteration(), Communication()
-        self.next_forward, self.next_backward = [], []                   # states to gather for early
+        self.next_forward, self.next_backward, self.prefetches = [], [], True    # states to gather for early; whether others are
         self.left = set()                                                # numbers of the modules whose forward is still to come, of several
         for k, module in enumerate(modules):
             module._fsdp_state = self
@@ -163,16 +163,19 @@ class State:
         self.iteration.root = None
         return output
 
+    def title(self):
+        """The classes of the modules, as they were before."""
+        return ", ".join(type(m()).__mro__[2].__name__ for m in self.modules)
+
     def _watch(self, output):
         """When a gradient comes to an output, the parameters are needed."""
         if not modes.grad:
             return
         for x in tensors_with_gradients(output):
             if x._base is not None:
-                names = ", ".join(type(m()).__mro__[2].__name__ for m in self.modules)
-                warnings.warn(f"{NAME}: forward of {names} returned a view. A write in place to it goes another way back than through "
-                              "the hook that gathers parameters; use out-of-place operators on it, or x.clone() before", UserWarning,
-                              stacklevel=stacklevel())
+                warnings.warn(f"{NAME}: forward of {self.title()} returned a view. A write in place to it goes another way back than "
+                              "through the hook that gathers parameters; use out-of-place operators on it, or x.clone() before",
+                              UserWarning, stacklevel=stacklevel())
             register_hook(x, self._before_backward)
 
     # -------------------------------------------------------------- backward
@@ -186,7 +189,7 @@ class State:
             queue_callback(self._over)
         with record_function("FSDP.pre_backward"):
             for group in self.groups:
-                group.before_backward(not self.next_backward)
+                group.before_backward(self.prefetches and not self.next_backward)
             for state in self.next_backward:
                 for group in reversed(state.groups):
                     group.fetch(Phase.BEFORE_BACKWARD)

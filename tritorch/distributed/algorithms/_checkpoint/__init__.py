@@ -1,0 +1,1 @@
+"""Modules that compute again in backward what they have computed in forward."""
