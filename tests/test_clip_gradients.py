@@ -55,3 +55,16 @@ def test_clipping(cuda, device):
     np.testing.assert_allclose(optimize.total_norm([p.grad for p in params]).item(), 1.0, rtol=1e-2)
     optimize.clip_by_norm([p.grad for p in params], tritorch.tensor(float("nan"), device=place), 1.0)
     assert all(p.grad.isnan().all().item() for p in params)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", "Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD".split())
+def test_infinities_are_results_and_no_accidents(name):
+    p = tritorch.nn.Parameter(tritorch.tensor([float("inf"), float("nan"), 1e38, 1.0]))
+    optimizer = getattr(tritorch.optim, name)([p], lr=1e3)
+    for g in ([float("inf"), 1, 3e38, float("nan")], [float("-inf"), float("inf"), -3e38, 1]):
+        p.grad = tritorch.tensor(g)
+        tritorch.nn.utils.clip_grad_norm_([p], 1e38)
+        p.grad = tritorch.tensor(g)
+        optimizer.step()
+    assert not p.isfinite().all()

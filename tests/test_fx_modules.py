@@ -370,3 +370,13 @@ def test_threads_trace_one_after_another():
         thread.join()
     assert len(found) == 4 and all(torch.equal(out, X.relu() + 1) for out in found)
     assert before == (nn.Module.__call__, nn.Module.__getattribute__) and not fx._symbolic_trace.is_fx_tracing()
+
+
+def test_a_list_of_operands_is_handed_on_one_by_one():
+    class Net(torch.nn.Module):
+        def forward(self, a, b):
+            return torch.einsum("ij,jk->ik", [a, b])
+
+    graph = fx.symbolic_trace(Net()).graph
+    (node,) = [n for n in graph.nodes if n.op == "call_function"]
+    assert node.args[0] == "ij,jk->ik" and [n.name for n in node.args[1:]] == ["a", "b"]

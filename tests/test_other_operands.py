@@ -72,3 +72,18 @@ def test_functions_refuse_them():
             f()
     with pytest.raises(RuntimeError, match="use x.detach"):
         X.clone().requires_grad_() * A
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_the_order_of_old_optimizers(where, cuda):
+    x, y = torch.ones(3, device=where), torch.tensor([1.0, 2.0, 4.0], device=where)
+    calls = [(lambda: x.clone().add_(0.5, y), [1.5, 2, 3]), (lambda: torch.add(x, 2, y), [3, 5, 9]), (lambda: x.sub(0.5, y), [0.5, 0, -1]),
+             (lambda: x.clone().sub_(2, y), [-1, -3, -7])]
+    for call, expected in calls:
+        with pytest.warns(UserWarning, match=r"(add|sub): \(alpha, other\) is the order of old programs"):
+            assert call().tolist() == expected
+    assert x[:1].add(0.5, y[1:2]).tolist() == [2.0]                        # of one element both orders say the same
+    for wrong in (lambda: x.add(y, y), lambda: x.add_("a", y), lambda: x.mul(0.5, y)):
+        with pytest.raises((RuntimeError, TypeError)):
+            wrong()
+    assert x.tolist() == [1, 1, 1]

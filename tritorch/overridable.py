@@ -74,6 +74,8 @@ def _ranked(found, v):
 def decide(func, found, args, kwargs):
     """What the modes around a call, and then the arguments in `found`, answer to it."""
     types = tuple([type(v) for v in found])
+    if func.__class__ is FunctionType and func.__name__ == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)):
+        args = args[0], *args[1]                                         # which is how PyTorch hands on a list of operands
     host_work("a call that a __torch_function__ sees")
     try:
         answer = _asked(func, found, types, args, kwargs)

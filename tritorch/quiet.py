@@ -1,5 +1,6 @@
 """numpy without its warnings: infinities and NaN are results here, not accidents."""
 import contextvars
+import functools
 
 import numpy as np
 
@@ -20,3 +21,8 @@ def quietly(fn, *args, **keywords):
     result = context.run(fn, *args, **keywords)
     _silent.append(context)
     return result
+
+
+def quiet(fn):
+    """Decorator: `quietly`, in every call."""
+    return functools.wraps(fn)(functools.partial(quietly, fn))

@@ -16,6 +16,7 @@ from tritorch.ops.create import full
 from tritorch.ops.loops import as_number
 from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, scratch
 from tritorch.ops.shaping import stack
+from tritorch.quiet import quiet
 from tritorch.tensor import Tensor, empty
 
 K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
@@ -53,6 +54,7 @@ def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_
 
 
 @update.impl("cpu")
+@quiet
 def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None, lows=None):
     if found_inf is not None and found_inf.item():
         return
@@ -125,6 +127,7 @@ def norm_parts(tensors, power, parts):
 
 
 @norm_parts.impl("cpu")
+@quiet
 def norm_parts_cpu(tensors, power, parts):
     found = math.inf if power == -math.inf else 0.0
     for (x,) in chunks(tensors, written=0):
@@ -133,11 +136,9 @@ def norm_parts_cpu(tensors, power, parts):
         elif math.isinf(power):
             found = (np.maximum if power > 0 else np.minimum)(found, (np.max if power > 0 else np.min)(np.abs(x)))
         else:
-            with np.errstate(divide="ignore"):
-                found += float(np.count_nonzero(x) if power == 0 else np.sum(np.abs(x) ** power, dtype=np.float64))
+            found += float(np.count_nonzero(x) if power == 0 else np.sum(np.abs(x) ** power, dtype=np.float64))
     out = empty((), tensors[0].dtype.compute, tensors[0].storage.device)
-    with np.errstate(divide="ignore"):                                   # of no element, to a negative power
-        out.array[...] = found if power == 0 or math.isinf(power) else np.float64(found) ** (1 / power)
+    out.array[...] = found if power == 0 or math.isinf(power) else np.float64(found) ** (1 / power)
     parts.setdefault(out.storage.device, []).append(out)
 
 
@@ -175,6 +176,7 @@ def scale_by(tensors, factor, found_inf):
 
 
 @scale_by.impl("cpu")
+@quiet
 def scale_by_cpu(tensors, factor, found_inf):
     number = factor.item()
     for (x,) in chunks(tensors, written=1):
@@ -199,6 +201,7 @@ def clip_by_norm(tensors, total, max_norm):
 
 
 @clip_by_norm.impl("cpu")
+@quiet
 def clip_by_norm_cpu(tensors, total, max_norm):
     factor = max_norm / (total.item() + 1e-6)
     if not factor >= 1:                                                  # NaN must get through
@@ -219,6 +222,7 @@ def update_scale(scale, growth_tracker, found_inf, growth_factor, backoff_factor
 
 
 @update_scale.impl("cpu")
+@quiet
 def update_scale_cpu(scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval):
     (scale,), (tracker,) = [scale[0].array], [growth_tracker[0].array]
     if found_inf.item():
