@@ -77,7 +77,7 @@ def as_torch():
 
     >>> import tritorch
     >>> handle = tritorch.as_torch()
-    >>> import torch.nn.functional as F
+    >>> import torch, torch.nn.functional as F
     >>> F is tritorch.nn.functional, str(torch.float32)
     (True, 'torch.float32')
     >>> handle.remove()
