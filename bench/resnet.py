@@ -21,7 +21,7 @@ class Copies(Account):
 
     def __init__(self):
         super().__init__()
-        self.copies = {}
+        self.moved = {}
 
     def launched(self, start, grid, leaves, values):
         function, before, leaves = self.last[2].get("FN"), len(self.launches), list(leaves)
@@ -29,7 +29,7 @@ class Copies(Account):
         tensors = [x for x in leaves if isinstance(x, (Tensor, TensorDescriptor))]
         if (str(function).endswith(":identity)") or self.last[0].endswith("four_channels_kernel")) and len(tensors) > 1:
             out, x = tensors[:2]
-            found = self.copies.setdefault((self.launches[before].operator, described(x), described(out)), [0, 0])
+            found = self.moved.setdefault((self.launches[before].operator, described(x), described(out)), [0, 0])
             found[0] += 1
             found[1] += footprint(x) + footprint(out)
 
@@ -67,9 +67,9 @@ def counted(batch=BATCH, size=SIZE, last=True, blocks=(3, 4, 6, 3), compiled=Fal
         _, step = stepping(batch, size, last, blocks, compiled)
         for _ in range(before):
             step()
-        account.launches.clear(), account.copies.clear()
+        account.launches.clear(), account.moved.clear()
         step()
-    return account.launches, account.copies, peak
+    return account.launches, account.moved, peak
 
 
 def main(args):

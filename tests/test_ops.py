@@ -13,7 +13,7 @@ import tritorch.special  # noqa: F401  the operators that only these load have c
 from tritorch.testing import CHECKS, problems
 
 OPERATORS = sorted(torch.dispatch.registry)
-EXCUSED = {}                                                             # operator -> why its card may lack something
+EXCUSED = {"ldl_solution": "a device without numbers has no right pivots, which LAPACK wants: no workload"}      # why a card may lack
 
 
 @pytest.mark.parametrize("check", [c for c in CHECKS if c not in ("capture", "repeated")])

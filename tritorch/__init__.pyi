@@ -24,6 +24,7 @@ from tritorch.symbolic import SymBool as SymBool
 from tritorch.symbolic import SymFloat as SymFloat
 from tritorch.symbolic import SymInt as SymInt
 from tritorch.tensor import Tensor as Tensor
+from tritorch.jit import TensorType as TensorType
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch import _C as _C
 from tritorch import _custom_ops as _custom_ops
@@ -72,6 +73,7 @@ from tritorch import fx as fx
 from tritorch import generator as generator
 from tritorch import graphs as graphs
 from tritorch import hub as hub
+from tritorch import hub_repositories as hub_repositories
 from tritorch.dtype import iinfo as iinfo
 from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
@@ -92,6 +94,7 @@ from tritorch import ops as ops
 from tritorch import optim as optim
 from tritorch import overridable as overridable
 from tritorch import overrides as overrides
+from tritorch import own_name as own_name
 from tritorch import pairs as pairs
 from tritorch import philox as philox
 from tritorch import pickling as pickling
@@ -110,6 +113,7 @@ from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import requirements as requirements
 from tritorch import return_types as return_types
+from tritorch import running as running
 from tritorch import safetensors as safetensors
 from tritorch import saved_objects as saved_objects
 from tritorch import schemes as schemes
@@ -1666,7 +1670,7 @@ def margin_ranking_loss(input1, input2, target, margin=..., reduction=...) -> An
     """`nn.functional.margin_ranking_loss` with a number as reduction."""
     ...
 def masked_fill(input, mask, value, *, out=...) -> Any:
-    """input with the number `value` where the mask holds; the mask broadcasts."""
+    """input with the number `value` where the mask holds, contiguous; the mask broadcasts."""
     ...
 def masked_scatter(input, mask, source, *, out=...) -> Any:
     """input with the elements where the mask holds replaced by those of source, in order; input and mask broadcast."""

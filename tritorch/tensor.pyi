@@ -1379,7 +1379,7 @@ class Tensor:
         """Each element replaced by the Python function of it and the one of `tensor`; on the CPU, slow."""
         ...
     def masked_fill(input, mask, value, *, out=...) -> Any:
-        """input with the number `value` where the mask holds; the mask broadcasts."""
+        """input with the number `value` where the mask holds, contiguous; the mask broadcasts."""
         ...
     def masked_fill_(self, *args, **kw) -> Any:
         """`masked_fill` written into the tensor itself."""

@@ -299,9 +299,12 @@ def clamp(input, min=None, max=None, *, out=None):
         if plain and input.dtype.is_floating_point:
             bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
             return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
+        in_place = out is input
+        if in_place and state.grad and any(isinstance(v, Tensor) and v.requires_grad for v in (input, min, max)):
+            input = input.clone()                                        # the gradients look at what is written over
         made = input if min is None else at_least(input, min)
         made = made if max is None else at_most(made, max)
-        check(out is None or out is input or not (state.grad and made.requires_grad), "clamp", "out= where nothing requires grad",
+        check(out is None or in_place or not (state.grad and made.requires_grad), "clamp", "out= where nothing requires grad",
               "an argument that does", use="no_grad() or no out=")
         return copy.deliver(made, out)
     except Exception as error:
