@@ -5,7 +5,7 @@ from calls import Calls
 
 import tritorch
 from tritorch import nn
-from tritorch.amp import autocast
+from tritorch.amp import autocast, autocast_mode
 from tritorch.ops.casting import cast_all
 
 
@@ -40,6 +40,14 @@ def test_a_block_casts_the_weights_that_the_last_one_used_by_one_kernel(cuda):
     for cast, single in ((0, 4), (1, 1)):
         names, _ = gradients([layers[0], layers[2], layers[1]], x)
         assert (names.count("cast_all"), names.count("copy_to")) == (cast, single)
+
+
+def test_what_was_not_used_for_long_is_forgotten_first(cuda, monkeypatch):
+    monkeypatch.setattr(autocast_mode, "KEPT", 2)
+    monkeypatch.setattr(autocast_mode._local, "before", {})
+    blocks, x = [[nn.Linear(5, 5).to(cuda) for _ in range(2)] for _ in range(3)], tritorch.randn(3, 5, device=cuda)
+    for k, known in ((0, 0), (1, 0), (0, 1), (2, 0), (0, 1), (1, 0)):
+        assert gradients(blocks[k], x)[0].count("cast_all") == known, k
 
 
 def test_casts_ahead_hold_what_the_weights_hold(cuda):

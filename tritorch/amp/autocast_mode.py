@@ -202,9 +202,10 @@ class autocast:
         if not _local.depth:
             _local.cached.clear()
             if len(_local.used) > 1 and self.device == "cuda":
-                if len(_local.before) >= KEPT:
-                    _local.before.clear()
                 first = next(iter(_local.used))
+                _local.before.pop(first, None)
+                if len(_local.before) >= KEPT:
+                    del _local.before[next(iter(_local.before))]         # that which has not been for the longest time
                 _local.before[first] = [ref for key, ref in _local.used.items() if key[1:] == first[1:]]
             _local.used.clear()
 
