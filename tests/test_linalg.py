@@ -303,3 +303,7 @@ def test_ldl_of_what_has_none():
     refused(NotImplementedError, "backward", lambda: LD.sum().backward())
     out = torch.empty(2, 1, dtype=torch.float64)
     assert torch.linalg.ldl_solve(LD.detach(), pivots, on(np.ones((2, 1))), out=out) is out and out.tolist() == [[1.0], [-0.5]]
+    for wrong in (0, 3, -3):                                              # of which LAPACK would read what is not its own
+        bad = pivots * 0 + wrong
+        refused(RuntimeError, f"pivots between 1 and 2, or -2 and -1, got {wrong}",
+                lambda bad=bad: torch.linalg.ldl_solve(LD.detach(), bad, on(np.ones((2, 1)))))
