@@ -1,4 +1,5 @@
 """What a wheel needs: every package found, data files named, versions that agree, requirements that keep to Linux what Linux has."""
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tritorch
+from tritorch.cuda import own_kernels
 
 try:
     import tomllib
@@ -45,14 +47,41 @@ def test_gpu_requirements_are_for_linux_alone():
             assert requirement.endswith("; platform_system == 'Linux'"), requirement
 
 
-def test_another_package_of_our_name_gets_a_sentence(tmp_path):
-    """One of the name triton_kernels exists; its modules must not be taken for ours."""
-    (tmp_path / "triton_kernels").mkdir()
-    (tmp_path / "triton_kernels" / "__init__.py").touch()
-    (tmp_path / "triton_kernels" / "reduce.py").touch()
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tritorch.cuda.launch import kernels; kernels('reduce').reduce_kernel"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "ImportError: tritorch needs its own package triton_kernels, found another at" in done.stderr
+PROGRAM = """
+import sys
+import tritorch
+from tritorch.cuda import own_kernels
+{before}
+tritorch.cuda.simulate()
+x = tritorch.ones(3, device="cuda")
+assert (x + x).tolist() == [2, 2, 2] and tritorch.special.digamma(x).isfinite().all()
+import triton_kernels
+assert triton_kernels.MINE == 1
+from tritorch.cuda import compiler
+from tritorch.cuda.launch import kernels
+kernel = kernels("reduce").reduce_kernel
+module, name, file = compiler.kernel_place(kernel)
+assert module == "tritorch_kernels.reduce" and compiler.find_kernel(module, name, file) is kernel
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import triton_kernels"])
+@pytest.mark.parametrize("place", ["triton_kernels.py", "triton_kernels/__init__.py"])
+def test_a_program_may_have_a_module_of_our_name(place, before, tmp_path):
+    """Who writes Triton kernels likes the name triton_kernels, too."""
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("MINE = 1\n")
+    (tmp_path / "program.py").write_text(PROGRAM.format(before=before))
+    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_package_installed_over_ours_gets_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "__init__.py").write_text("MINE = 1\n")
+    monkeypatch.setattr(own_kernels, "FOLDER", tmp_path)
+    with pytest.raises(ImportError, match="needs its own package triton_kernels, found another at"):
+        own_kernels.package.__wrapped__()
 
 
 def test_nothing_heavy_is_required():

@@ -3,9 +3,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.compare import clamp_numbers
-from triton_kernels.quick import quick_inverse
-from triton_kernels.scalar import sigmoid
+from .compare import clamp_numbers
+from .quick import quick_inverse
+from .scalar import sigmoid
 
 
 @triton.jit

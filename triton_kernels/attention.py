@@ -14,8 +14,8 @@ that of rows, else 0. TMA: q, k and v are descriptors of tiles.
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import rounded_to_tf32
-from triton_kernels.scalar import div
+from .matmul import rounded_to_tf32
+from .scalar import div
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)

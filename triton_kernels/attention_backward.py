@@ -14,7 +14,7 @@ matrix units read them. Names and conventions are those of triton_kernels/attent
 import triton
 import triton.language as tl
 
-from triton_kernels.attention import (
+from .attention import (
     LN2,
     LOG2E,
     biased,

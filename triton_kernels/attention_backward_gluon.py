@@ -10,10 +10,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from triton_kernels.attention_columns_gluon import across, add_product, ended, put, scaled, zeros_of
-from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter
-from triton_kernels.attention_lists_gluon import block_at, list_of, shown_scores, words_at
-from triton_kernels.attention_places_gluon import after, barriers, fill, first_row, item_of, keys_of, pairs_of, tiles_in
+from .attention_columns_gluon import across, add_product, ended, put, scaled, zeros_of
+from .attention_dropout_gluon import draws_of, dropped_keys, first_counter
+from .attention_lists_gluon import block_at, list_of, shown_scores, words_at
+from .attention_places_gluon import after, barriers, fill, first_row, item_of, keys_of, pairs_of, tiles_in
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)

@@ -3,11 +3,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from triton_kernels.attention_backward_gluon import anew, row_ptrs, send_parts
-from triton_kernels.attention_columns_gluon import across, add_product, both_ended, ended, zeros_of
-from triton_kernels.attention_dropout_gluon import draws_of, drop_bits, dropped_negative, first_counter, of_kept
-from triton_kernels.attention_lists_gluon import block_at, list_of, shown_scores, words_at
-from triton_kernels.attention_places_gluon import LINE, WARP, after, barriers, fill, item_of, pairs_of, tiles_in
+from .attention_backward_gluon import anew, row_ptrs, send_parts
+from .attention_columns_gluon import across, add_product, both_ended, ended, zeros_of
+from .attention_dropout_gluon import draws_of, drop_bits, dropped_negative, first_counter, of_kept
+from .attention_lists_gluon import block_at, list_of, shown_scores, words_at
+from .attention_places_gluon import LINE, WARP, after, barriers, fill, item_of, pairs_of, tiles_in
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)

@@ -9,7 +9,7 @@ bits are the same every time. Two products for each tile of scores; nothing of t
 import triton
 import triton.language as tl
 
-from triton_kernels.attention import (
+from .attention import (
     LOG2E,
     draws_of,
     head_ptr,
@@ -22,7 +22,7 @@ from triton_kernels.attention import (
     rows_from,
     sequence,
 )
-from triton_kernels.attention_backward import load_lse, rows_of, weights
+from .attention_backward import load_lse, rows_of, weights
 
 
 @triton.jit

@@ -11,7 +11,7 @@ The other way round, rows are keys and keys are rows: then each block of keys ha
 import triton
 import triton.language as tl
 
-from triton_kernels.attention import head_ptr, rows_from
+from .attention import head_ptr, rows_from
 
 HEAD = tl.constexpr(4)                                                   # numbers before a list: those at the front, all, whether bits tell
 LOWEST = tl.constexpr(-2.0 ** 99)                                        # less hides a key from rows that see others

@@ -8,7 +8,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_kernels.attention_mask_gluon import masked
+from .attention_mask_gluon import masked
 
 LOG2E = gl.constexpr(1.4426950408889634)
 LOWEST = gl.constexpr(-2.0 ** 100)                                       # as in attention_mask_gluon.py

@@ -7,7 +7,7 @@ their order. Everything else is as in triton_kernels/attention.py, whose `attend
 import triton
 import triton.language as tl
 
-from triton_kernels.attention import (
+from .attention import (
     LOG2E,
     attend,
     draws_of,

@@ -18,12 +18,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_backward_gluon import anew, row_ptrs, send
-from triton_kernels.attention_dropout_gluon import drawn_ahead, draws_of, dropped_negative, first_counter, no_drop_bits, without_dropped
-from triton_kernels.attention_gluon import less_by_distance, slope_of
-from triton_kernels.attention_mask_gluon import end_of_seen, line_of, masked
-from triton_kernels.attention_places_gluon import LINE, WARP, after, barriers, fill
-from triton_kernels.attention_turns_gluon import await_turns, end_turns, leave, left, place_of, seen_keys, taken, tile_of, turn_of
+from .attention_backward_gluon import anew, row_ptrs, send
+from .attention_dropout_gluon import drawn_ahead, draws_of, dropped_negative, first_counter, no_drop_bits, without_dropped
+from .attention_gluon import less_by_distance, slope_of
+from .attention_mask_gluon import end_of_seen, line_of, masked
+from .attention_places_gluon import LINE, WARP, after, barriers, fill
+from .attention_turns_gluon import await_turns, end_turns, leave, left, place_of, seen_keys, taken, tile_of, turn_of
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)

@@ -3,7 +3,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from triton_kernels.attention_places_gluon import WARP, after
+from .attention_places_gluon import WARP, after
 
 GROUP_OF_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 

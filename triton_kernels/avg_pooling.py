@@ -8,7 +8,7 @@ A place may be a few windows (or, backward, cells) below and beside each other, 
 import triton
 import triton.language as tl
 
-from triton_kernels.scalar import div
+from .scalar import div
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.indexing import report
+from .indexing import report
 
 
 @triton.jit

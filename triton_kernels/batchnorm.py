@@ -13,8 +13,8 @@ What is summed over pieces goes through memory, as lines of (pieces, channels), 
 import triton
 import triton.language as tl
 
-from triton_kernels.activation import relu, relu_backward
-from triton_kernels.reduce import offsets
+from .activation import relu, relu_backward
+from .reduce import offsets
 
 
 @triton.jit

@@ -3,7 +3,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.series import (
+from .series import (
     AIRY_ABOVE,
     AIRY_BELOW,
     AIRY_FAR,

@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.random import log_factorial, long_word, open_unit, philox_words
+from .random import log_factorial, long_word, open_unit, philox_words
 
 NUMBERS = ["seed", "offset"]                                             # these differ from call to call: one compilation for all
 

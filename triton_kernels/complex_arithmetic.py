@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels import scalar
+from . import scalar
 
 
 @triton.jit

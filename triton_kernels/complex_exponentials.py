@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels import scalar
-from triton_kernels.complex_arithmetic import div, minus, mul, plus, real
+from . import scalar
+from .complex_arithmetic import div, minus, mul, plus, real
 
 
 # ------------------------------------------------------------------ limits of the two types

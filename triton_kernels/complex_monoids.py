@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.monoids import finite
-from triton_kernels.quick import quick_exp, quick_power
+from .monoids import finite
+from .quick import quick_exp, quick_power
 
 
 # ------------------------------------------------------------------ sums and products

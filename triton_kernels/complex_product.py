@@ -2,8 +2,8 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.complex_scalar import mul
-from triton_kernels.pairs import load_pair, store_pair
+from .complex_scalar import mul
+from .pairs import load_pair, store_pair
 
 
 @triton.jit

@@ -5,9 +5,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels import scalar
-from triton_kernels.complex_arithmetic import addcdiv, addcmul, div, lerp, minus, mul, mul_conjugate, plus, reciprocal, square  # noqa: F401
-from triton_kernels.complex_exponentials import (  # noqa: F401
+from . import scalar
+from .complex_arithmetic import addcdiv, addcmul, div, lerp, minus, mul, mul_conjugate, plus, reciprocal, square  # noqa: F401
+from .complex_exponentials import (  # noqa: F401
     exp,
     exp2,
     expm1,
@@ -24,8 +24,8 @@ from triton_kernels.complex_exponentials import (  # noqa: F401
     silu_backward,
     sqrt,
 )
-from triton_kernels.complex_slopes import line_slope, power_slope, quotient_slope, square_slope  # noqa: F401
-from triton_kernels.complex_trigonometry import (  # noqa: F401
+from .complex_slopes import line_slope, power_slope, quotient_slope, square_slope  # noqa: F401
+from .complex_trigonometry import (  # noqa: F401
     acos,
     acosh,
     asin,

@@ -3,7 +3,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.complex_monoids import pair_logsumexp_combine, pair_prod_combine, pair_sum_combine, relative
+from .complex_monoids import pair_logsumexp_combine, pair_prod_combine, pair_sum_combine, relative
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.complex_arithmetic import div, mul, plus, square
-from triton_kernels.complex_exponentials import pow
+from .complex_arithmetic import div, mul, plus, square
+from .complex_exponentials import pow
 
 
 @triton.jit

@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels import scalar
-from triton_kernels.complex_arithmetic import div, mul, reciprocal
-from triton_kernels.complex_exponentials import finite, infinite, log_modulus, pick
-from triton_kernels.complex_exponentials import sqrt as root
+from . import scalar
+from .complex_arithmetic import div, mul, reciprocal
+from .complex_exponentials import finite, infinite, log_modulus, pick
+from .complex_exponentials import sqrt as root
 
 
 # ------------------------------------------------------------------ hyperbolic functions

@@ -8,7 +8,7 @@ even steps, and so do the pixels that they read. Pairs are (height, width); stri
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import multiply, tile_of
+from .matmul import multiply, tile_of
 
 
 @triton.jit

@@ -6,7 +6,7 @@ alpha and of weights are W states.
 import triton
 import triton.language as tl
 
-from triton_kernels.indexing import report
+from .indexing import report
 
 
 @triton.jit

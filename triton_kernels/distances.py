@@ -3,8 +3,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels import monoids, slopes
-from triton_kernels.loss import binary_cross_entropy_terms
+from . import monoids, slopes
+from .loss import binary_cross_entropy_terms
 
 
 # ------------------------------------------------------------------ losses

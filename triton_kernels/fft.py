@@ -11,9 +11,9 @@ imaginary parts change places before and after.
 import triton
 import triton.language as tl
 
-from triton_kernels.pairs import load_pair, store_pair
-from triton_kernels.pointwise import offset
-from triton_kernels.roots import chirp, root, short_root, times
+from .pairs import load_pair, store_pair
+from .pointwise import offset
+from .roots import chirp, root, short_root, times
 
 
 # ------------------------------------------------------------------ passes

@@ -4,10 +4,10 @@ and that stays in the second cache: layouts of registers, by which fft.py does i
 import triton
 import triton.language as tl
 
-from triton_kernels.fft import load_numbers, moved, of_four, over_i, store_numbers, sum_and_difference
-from triton_kernels.pairs import load_pair, store_pair
-from triton_kernels.pointwise import offset
-from triton_kernels.roots import root, times
+from .fft import load_numbers, moved, of_four, over_i, store_numbers, sum_and_difference
+from .pairs import load_pair, store_pair
+from .pointwise import offset
+from .roots import root, times
 
 
 @triton.jit

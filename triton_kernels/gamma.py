@@ -3,7 +3,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.random import NUMBERS, long_word, open_unit, philox_words
+from .random import NUMBERS, long_word, open_unit, philox_words
 
 
 @triton.jit

@@ -6,8 +6,8 @@ reported, and taken as the nearest end there is.
 import triton
 import triton.language as tl
 
-from triton_kernels.indexing import report
-from triton_kernels.matmul import multiply, step_of
+from .indexing import report
+from .matmul import multiply, step_of
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.scalar import sqrt
+from .scalar import sqrt
 
 
 @triton.jit

@@ -3,8 +3,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.gamma import first_node, next_node
-from triton_kernels.series import LGAMMA1P, chebyshev
+from .gamma import first_node, next_node
+from .series import LGAMMA1P, chebyshev
 
 
 @triton.jit

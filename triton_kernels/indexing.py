@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import even
+from .reduce import even
 
 
 @triton.jit

@@ -3,7 +3,7 @@ all pairs at once. Larger matrices are cut into blocks of columns, whose pairs m
 import triton
 import triton.language as tl
 
-from triton_kernels.scalar import sqrt
+from .scalar import sqrt
 
 
 @triton.jit

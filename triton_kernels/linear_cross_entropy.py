@@ -9,10 +9,10 @@ for lse, and once more, from the cache, for the gradient, which may take the pla
 import triton
 import triton.language as tl
 
-from triton_kernels.indexing import report
-from triton_kernels.loss import class_weight
-from triton_kernels.quick import quick_exp
-from triton_kernels.rows import online, online_rows
+from .indexing import report
+from .loss import class_weight
+from .quick import quick_exp
+from .rows import online, online_rows
 
 
 @triton.jit

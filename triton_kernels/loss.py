@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.indexing import report
-from triton_kernels.quick import quick_exp
-from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import exponentials, held_tiles, online, online_rows
-from triton_kernels.scalar import div
+from .indexing import report
+from .quick import quick_exp
+from .reduce import even, offsets
+from .rows import exponentials, held_tiles, online, online_rows
+from .scalar import div
 
 
 @triton.jit

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.matmul_joined import comes_last, joined, place_in_part
-from triton_kernels.quick import after_the_one_before, let_the_next_begin, widened
-from triton_kernels.random import long_word, philox_words
+from .matmul_joined import comes_last, joined, place_in_part
+from .quick import after_the_one_before, let_the_next_begin, widened
+from .random import long_word, philox_words
 
 INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
 SMALLEST = tl.constexpr(19 << 23)                        # the bits of 2⁻¹⁰⁸: below it the low part would lose bits that count

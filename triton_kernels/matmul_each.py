@@ -6,7 +6,7 @@ Epilogue, strides and dtypes are those of matmul.py.
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import A, B, batch_offset, step_of, store_each
+from .matmul import A, B, batch_offset, step_of, store_each
 
 
 @triton.jit

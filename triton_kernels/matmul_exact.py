@@ -15,10 +15,10 @@ itself (`sum_of_parts`).
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, tile_of
-from triton_kernels.matmul_persistent import load_tile
-from triton_kernels.quick import after_the_one_before
-from triton_kernels.reduce import even
+from .matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, tile_of
+from .matmul_persistent import load_tile
+from .quick import after_the_one_before
+from .reduce import even
 
 LARGEST = tl.constexpr(238)                              # the exponent of 2¹¹¹: from the next one on `parts_of` overflows
 

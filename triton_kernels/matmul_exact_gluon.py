@@ -7,10 +7,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue
-from triton_kernels.matmul_exact import in_range
-from triton_kernels.matmul_gluon import after, load, place
-from triton_kernels.quick import after_the_one_before
+from .matmul import activated, epilogue
+from .matmul_exact import in_range
+from .matmul_gluon import after, load, place
+from .quick import after_the_one_before
 
 ROWS = gl.constexpr(64)                                  # of one group of warps
 

@@ -20,12 +20,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import epilogue, load_c, tile_of
-from triton_kernels.matmul_cluster import arrive_at_all, drain, idle, in_pairs, load_b, meet, tell_barriers
-from triton_kernels.matmul_last_gluon import meet_at_tile
-from triton_kernels.matmul_leaving import depart, pieces_of, store_sums
-from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
-from triton_kernels.quick import after_the_one_before, let_the_next_begin
+from .matmul import epilogue, load_c, tile_of
+from .matmul_cluster import arrive_at_all, drain, idle, in_pairs, load_b, meet, tell_barriers
+from .matmul_last_gluon import meet_at_tile
+from .matmul_leaving import depart, pieces_of, store_sums
+from .matmul_stream import block_at, rounds_until, share_of, turn_of
+from .quick import after_the_one_before, let_the_next_begin
 
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older name is that of Triton 3.6
 

@@ -13,11 +13,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
 
-from triton_kernels.matmul import INFINITE, added, parts_of
-from triton_kernels.matmul_gluon import after, place
-from triton_kernels.matmul_parts_gluon import begin_products, sum_by_units
-from triton_kernels.matmul_small_gluon import join_tile, load_both
-from triton_kernels.quick import after_the_one_before, let_the_next_begin
+from .matmul import INFINITE, added, parts_of
+from .matmul_gluon import after, place
+from .matmul_parts_gluon import begin_products, sum_by_units
+from .matmul_small_gluon import join_tile, load_both
+from .quick import after_the_one_before, let_the_next_begin
 
 LOST = gl.constexpr(0xFFFF)                              # bits of a float32 number that bfloat16 has no room for
 

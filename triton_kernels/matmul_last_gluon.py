@@ -12,10 +12,10 @@ A part that is kept takes no memory: of 72 tiles of 3072 x 768 in 201 parts, 129
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_kernels.matmul import epilogue
-from triton_kernels.matmul_joined import place_in_part
-from triton_kernels.matmul_leaving import depart, pieces_of, store_sums
-from triton_kernels.matmul_stream import helpers_of
+from .matmul import epilogue
+from .matmul_joined import place_in_part
+from .matmul_leaving import depart, pieces_of, store_sums
+from .matmul_stream import helpers_of
 
 STORED = gl.constexpr(1 << 16)                           # in a counter: a part that is in memory
 AT_ONCE = gl.constexpr(4)                                # sums of rows that are on their way at a time

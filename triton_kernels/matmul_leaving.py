@@ -3,7 +3,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from triton_kernels.matmul import activated
+from .matmul import activated
 
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global         # the older name is that of Triton 3.6
 

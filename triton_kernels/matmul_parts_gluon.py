@@ -13,10 +13,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import INFINITE, added, marked_parts
-from triton_kernels.matmul_gluon import place
-from triton_kernels.matmul_small_gluon import fill, first_fill, join_tile
-from triton_kernels.quick import let_the_next_begin
+from .matmul import INFINITE, added, marked_parts
+from .matmul_gluon import place
+from .matmul_small_gluon import fill, first_fill, join_tile
+from .quick import let_the_next_begin
 
 
 @gluon.jit

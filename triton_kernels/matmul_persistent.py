@@ -7,8 +7,8 @@ Out-of-bounds elements arrive as 0 and are not stored. TMA rounds float32 operan
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import activated, epilogue, tile_of
-from triton_kernels.quick import after_the_one_before
+from .matmul import activated, epilogue, tile_of
+from .quick import after_the_one_before
 
 
 @triton.jit

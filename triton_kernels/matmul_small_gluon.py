@@ -9,10 +9,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue
-from triton_kernels.matmul_gluon import load
-from triton_kernels.matmul_joined import comes_last, joined, place_in_part
-from triton_kernels.quick import after_the_one_before, let_the_next_begin
+from .matmul import activated, epilogue
+from .matmul_gluon import load
+from .matmul_joined import comes_last, joined, place_in_part
+from .quick import after_the_one_before, let_the_next_begin
 
 AT_ONCE = gl.constexpr(64 * 128)                         # numbers of parts that a program has on their way at a time
 

@@ -13,7 +13,7 @@ same of it in every round. A program has the same tile of every line it helps.
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import activated, epilogue, tile_of
+from .matmul import activated, epilogue, tile_of
 
 
 @triton.jit

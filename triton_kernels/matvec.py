@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import OUT, A, B, C, activated, batch_offset, combined, scaled, step_of
+from .matmul import OUT, A, B, C, activated, batch_offset, combined, scaled, step_of
 
 
 @triton.jit

@@ -7,7 +7,7 @@ where PAIR is 2, those of two windows below each other: of the upper one its low
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import (
+from .avg_pooling import (
     elements_of_row,
     inside_of,
     place_offsets,
@@ -21,7 +21,7 @@ from triton_kernels.avg_pooling import (
     windows,
     within,
 )
-from triton_kernels.rows import again
+from .rows import again
 
 
 @triton.jit

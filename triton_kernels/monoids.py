@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.quick import quick_exp, quick_power
+from .quick import quick_exp, quick_power
 
 
 # ------------------------------------------------------------------ sums

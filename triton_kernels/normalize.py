@@ -11,9 +11,9 @@ Programs take every num_programs-th block of rows.
 import triton
 import triton.language as tl
 
-from triton_kernels.monoids import affine_combine
-from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, gradient_tiles, lanes, line, lines, side_by_side, store_lines, thread_sums, zeros
+from .monoids import affine_combine
+from .reduce import even, offsets
+from .rows import again, gradient_tiles, lanes, line, lines, side_by_side, store_lines, thread_sums, zeros
 
 
 @triton.jit

@@ -5,8 +5,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from triton_kernels.monoids import affine_combine
-from triton_kernels.reduce import even, offsets
+from .monoids import affine_combine
+from .reduce import even, offsets
 
 
 @gluon.jit

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.scalar import maximum
+from .scalar import maximum
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import place_offsets, plane_pointers, pointers, tile_of, widened
-from triton_kernels.reduce import even
+from .avg_pooling import place_offsets, plane_pointers, pointers, tile_of, widened
+from .reduce import even
 
 
 @triton.jit

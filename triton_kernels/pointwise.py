@@ -6,8 +6,8 @@ numbers (X_SCALAR …). Half types and, where asked, integers are brought to the
 import triton
 import triton.language as tl
 
-from triton_kernels.pairs import full_pair, load_pair, store_pair
-from triton_kernels.reduce import even
+from .pairs import full_pair, load_pair, store_pair
+from .reduce import even
 
 
 @triton.jit

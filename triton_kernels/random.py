@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.indexing import report
+from .indexing import report
 
 SHORT_ROUNDS = tl.constexpr(7)                                      # of Philox, for normal numbers of 16 bits
 NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these differ from call to call: one compilation for all

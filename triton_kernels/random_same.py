@@ -7,7 +7,7 @@ quicker and right within 3e-6.
 import triton
 import triton.language as tl
 
-from triton_kernels.random import NUMBERS, bits_of, in_order
+from .random import NUMBERS, bits_of, in_order
 
 
 @triton.jit

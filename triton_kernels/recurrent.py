@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.scalar import sigmoid
+from .scalar import sigmoid
 
 ROWS = ["N", "M", "KNOWN", "END"]                                        # they differ from step to step, where the code should not
 

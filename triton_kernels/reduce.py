@@ -8,7 +8,7 @@ fixed order, so the result is deterministic.
 import triton
 import triton.language as tl
 
-from triton_kernels.pairs import halves
+from .pairs import halves
 
 
 @triton.jit

@@ -10,11 +10,11 @@ The norm is that of s as it is stored, rounded to its dtype. Element i keeps by 
 import triton
 import triton.language as tl
 
-from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import moments_from, norm_slope, squares, total_of
-from triton_kernels.random import in_order, philox_words, words_of
-from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, lanes, line, lines, side_by_side, store_lines, zeros
+from .monoids import affine_combine
+from .normalize import moments_from, norm_slope, squares, total_of
+from .random import in_order, philox_words, words_of
+from .reduce import even, offsets
+from .rows import again, lanes, line, lines, side_by_side, store_lines, zeros
 
 
 @triton.jit

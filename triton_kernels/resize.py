@@ -6,8 +6,8 @@ through four; place i of the result lies `scale` pixels behind the one before it
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import place_offsets, plane_pointers, pointers, tile_of
-from triton_kernels.sampling import share
+from .avg_pooling import place_offsets, plane_pointers, pointers, tile_of
+from .sampling import share
 
 
 @triton.jit

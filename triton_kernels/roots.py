@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.scalar import div
+from .scalar import div
 
 
 @triton.jit

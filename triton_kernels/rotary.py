@@ -8,7 +8,7 @@ A pair is (x_i, x_{i + P}) of the first 2 P features, or (x_{2i}, x_{2i + 1}) wh
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import offsets
+from .reduce import offsets
 
 
 @triton.jit

@@ -4,8 +4,8 @@ results."""
 import triton
 import triton.language as tl
 
-from triton_kernels.quick import quick_exp
-from triton_kernels.reduce import offsets
+from .quick import quick_exp
+from .reduce import offsets
 
 
 @triton.jit

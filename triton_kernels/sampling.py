@@ -7,8 +7,8 @@ image is the same sum with other weights. Images of two dims have a depth of 1, 
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import divided
-from triton_kernels.scalar import round_even
+from .avg_pooling import divided
+from .scalar import round_even
 
 
 @triton.jit

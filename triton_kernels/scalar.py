@@ -3,9 +3,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.digamma import digamma, trigamma  # noqa: F401
-from triton_kernels.division import div  # noqa: F401
-from triton_kernels.quick import quick_exp, quick_inverse
+from .digamma import digamma, trigamma  # noqa: F401
+from .division import div  # noqa: F401
+from .quick import quick_exp, quick_inverse
 
 
 # ------------------------------------------------------------------ arithmetic

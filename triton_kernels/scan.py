@@ -8,9 +8,9 @@ starts every chunk from what came before it.
 import triton
 import triton.language as tl
 
-from triton_kernels.monoids import finite, prod_combine, sum_combine
-from triton_kernels.quick import quick_exp
-from triton_kernels.reduce import even, offsets, parts_of
+from .monoids import finite, prod_combine, sum_combine
+from .quick import quick_exp
+from .reduce import even, offsets, parts_of
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.scalar import maximum, minimum, mul, plus
+from .scalar import maximum, minimum, mul, plus
 
 
 @triton.jit

@@ -3,7 +3,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.sorting import ordered_bits
+from .sorting import ordered_bits
 
 
 @triton.jit

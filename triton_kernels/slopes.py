@@ -3,8 +3,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.activation import log_sigmoid, softplus
-from triton_kernels.scalar import div, sigmoid
+from .activation import log_sigmoid, softplus
+from .scalar import div, sigmoid
 
 
 # ------------------------------------------------------------------ of what is cut off

@@ -13,8 +13,8 @@ finds the sums, and every tile has a program (the kernels named long).
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, gradient_tiles, held_tiles, lanes, online, online_rows, store_tiles
+from .reduce import even, offsets
+from .rows import again, gradient_tiles, held_tiles, lanes, online, online_rows, store_tiles
 
 
 @triton.jit

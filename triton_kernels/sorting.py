@@ -2,7 +2,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.bitonic import sort_block
+from .bitonic import sort_block
 
 
 # ------------------------------------------------------------------ keys

@@ -10,7 +10,7 @@ Gluon does not name addresses in shared memory: these are those of an array that
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_kernels import sorting
+from . import sorting
 
 ordered_bits = gluon.jit(sorting.ordered_bits.fn)
 

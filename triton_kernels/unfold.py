@@ -5,7 +5,7 @@ Columns are (N, C, taps of the kernel, P · Q places where a block begins); bloc
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import place_offsets, plane_pointers, pointers, tile_of, widened, within
+from .avg_pooling import place_offsets, plane_pointers, pointers, tile_of, widened, within
 
 
 @triton.jit

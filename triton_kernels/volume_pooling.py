@@ -6,9 +6,9 @@ tensors are: neighbouring threads have neighbours in a row or, with LAST, in the
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import divided, size_of, widened, window, windows, within
-from triton_kernels.max_pooling import first_tap, larger
-from triton_kernels.scalar import div
+from .avg_pooling import divided, size_of, widened, window, windows, within
+from .max_pooling import first_tap, larger
+from .scalar import div
 
 
 @triton.jit

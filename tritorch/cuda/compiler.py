@@ -36,6 +36,7 @@ from triton.runtime import driver as triton_driver
 from tritorch.cuda import compiler_assembler, compiler_cluster, compiler_early, compiler_float8, compiler_names, driver
 from tritorch.cuda.cache import cache_folder, write_atomically
 from tritorch.cuda.compiler_keys import key_of, parsing
+from tritorch.cuda.own_kernels import module_at, place_of
 
 _FORMAT = 4                         # of the files on disk; raise it when Compiled changes
 _recorders: list[dict[str, Specialisation]] = []
@@ -119,12 +120,13 @@ def where(kernel: Any) -> str:
 
 
 def kernel_place(kernel: Any) -> tuple[str, str, str]:
-    """Where a kernel is defined: module, qualified name, file."""
-    return kernel.__module__, kernel.__qualname__, kernel.fn.__code__.co_filename
+    """Where a kernel is defined: module (`own_kernels.place_of`), qualified name, file."""
+    return place_of(kernel.__module__), kernel.__qualname__, kernel.fn.__code__.co_filename
 
 
 def find_kernel(module: str, name: str, file: str) -> Any:
     """The kernel at a place: at the top level of a module, or of a script, which is loaded from its file under the file's name."""
+    module = module_at(module)
     if module == "__main__" or (module not in sys.modules and importlib.util.find_spec(module.partition(".")[0]) is None):
         found = sys.modules.get(file)
         if found is None:

@@ -8,7 +8,6 @@ Importing this file does not import triton.
 from __future__ import annotations
 
 import functools
-import importlib
 import operator
 import os
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.launch_descriptor import TensorDescriptor, shared_layout
 from tritorch.cuda.measuring import keep
+from tritorch.cuda.own_kernels import FOLDER, PUBLIC, package
 from tritorch.cuda.sources import load as load_module
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import current as current_trace
@@ -329,18 +329,14 @@ class kernels:
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
-        package = importlib.import_module("triton_kernels")
-        if getattr(package, "OWNER", None) != "tritorch":
-            place = package.__file__ or list(package.__path__)
-            raise ImportError(f"tritorch needs its own package triton_kernels, found another at {place}; "
-                              "uninstall that one and install tritorch again")
+        own = f"{package()}.{self._family}"
         try:
-            module = load_module(f"triton_kernels.{self._family}")
+            module = load_module(own)
         except ModuleNotFoundError as error:
-            if error.name != f"triton_kernels.{self._family}":
+            if error.name != own:
                 raise
-            raise ImportError(f"tritorch needs its own package triton_kernels, found {list(package.__path__)} without "
-                              f"{self._family}; uninstall the other package of that name") from error
+            raise ImportError(f"tritorch needs its own package {PUBLIC}, found {FOLDER} without {self._family}; "
+                              "uninstall the other package of that name and install tritorch again") from error
         value = self.__dict__[name] = getattr(module, name)
         return value
 

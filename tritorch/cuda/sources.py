@@ -22,9 +22,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from tritorch.cuda.cache import cache_folder, write_atomically
+from tritorch.cuda.own_kernels import PRIVATE, PUBLIC
 
 _FORMAT = 1                         # of the notes; raise it when Note changes
-_PACKAGES = ("triton", "triton_kernels")
+_PACKAGES = ("triton", PUBLIC, PRIVATE)
 _lock = threading.RLock()
 _notes: dict[str, Note] = {}        # by the names of source files
 _cutting = 0                        # imports under way

@@ -6,6 +6,7 @@ import numpy as np
 
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import Prepared, kernels
+from tritorch.cuda.own_kernels import family_of
 from tritorch.cuda.trace import PassedFloat
 from tritorch.dtype import types
 from tritorch.ops import tiling
@@ -102,8 +103,7 @@ for _table in (_loops, _tilings):
     tuner.changed.append(_table.clear)
 KEPT = 4096
 # functions that compute long and in many registers, and the warps for 512 elements with which they spill none: nothing to be tuned
-LABORIOUS = {"triton_kernels.gamma": 4, "triton_kernels.bessel": 4, "triton_kernels.incomplete": 8, "triton_kernels.zeta": 16,
-             "triton_kernels.polynomials": 16}
+LABORIOUS = {"gamma": 4, "bessel": 4, "incomplete": 8, "zeta": 16, "polynomials": 16}
 TILED = 1 << 16                                                          # elements from which it pays to have loops for odd numbers of them
 
 
@@ -137,7 +137,7 @@ def _again(args, run):
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
     prepare, sizes = cache(partial(_loop(how, fn, arity, attrs, "flat"), ODD=how[-1])), _sizes(how[4])
-    warps = LABORIOUS.get(fn.__module__)
+    warps = LABORIOUS.get(family_of(fn.__module__))
     chosen = tiling.flat_candidates(8)[0] | {"num_warps": warps} if warps else tuner.choose(
         "pointwise", (_named(sizes),), tiling.flat_candidates(max(sizes)), None,
         _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
@@ -155,7 +155,7 @@ def _strided_loop(key, fn, out, operands, args, numbers):
     prepare = cache(partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2,
                             EVENS=way.even, WIDE=way.wide))
     widths = _sizes(key[4])
-    warps = LABORIOUS.get(fn.__module__)
+    warps = LABORIOUS.get(family_of(fn.__module__))
     chosen = tiling.tile_candidates(way, 8)[0] | {"num_warps": warps} if warps else tuner.choose(
         "strided", (_named(widths), *tiling.kind(way), *area), tiling.tile_candidates(way, max(widths)), None,
         _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))
