@@ -4,7 +4,7 @@ Each case of the table of anchors is built at its real size on the machine that 
 CTAs run; their instructions and addresses go through the timetable of one multiprocessor (sm.py). What comes out is a prediction, good for
 telling a kernel that waits for memory from one that computes too much or asks for too little at a time, not a measurement.
 
-It does not know: that power takes clocks away where the matrix units are busy; how deep their queues are; in which order ptxas issues
+It does not know: that power takes clocks away from what is no product; how deep their queues are; in which order ptxas issues
 instructions between two waits, and what it spills; how long programs wait for each other; which of what comes without TMA
 CTAs read too that are not among the few just before; the last round of a trace that was cut off, what its causal blocks compute in vain,
 and whether its beginning is like the rest; what is in the second cache when a launch begins; bank conflicts of products.
@@ -96,6 +96,7 @@ def predict(traced, occupancy, operations=0, busy=1.0, memory=None):
              "issue": one.issued / sm.SCHEDULERS / last, "shared": one.shared_used / last}
     if traced.whole:
         cycles = max(cycles, max(uses.values()) * last * each / count)
+    cycles *= max(1.0, uses.get("tensor", 0.0) * sm.CLOCK / sm.POWERED)
     return Prediction(program.name, cycles / sm.CLOCK * 1e6, uses, one.dram_bytes * scale, resident, one.waited, one.operations * scale)
 
 

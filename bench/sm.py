@@ -4,8 +4,11 @@ It is fed with what warps did (tritorch.testing.ptx.trace), so only time is inve
 throughput for compute capability 9.0 (CUDA C++ programming guide); latencies are what microbenchmarks of Hopper report, rounded.
 
 Of the second cache nobody outside knows the rate. NVIDIA gives 5120 bytes a clock for the A100 (whitepaper), 39 for each of 132
-multiprocessors; an H100 PCIe was measured at 5.5 to 5.7 TB/s (Chips and Cheese 2023), 28 to 35 by its clock; products in tiles of 128 by
-256 without multicast, which need 48 for each clock of products, reach 0.95 of cuBLAS and more, 0.75 of the units' rate: at least 36.
+multiprocessors; an H100 PCIe was measured at 5.5 to 5.7 TB/s (Chips and Cheese 2023), 28 to 35 by its clock. But products in tiles of
+128 x 128 with K = 768 read 11 TB/s on an H200 (bench/results/tune.csv), 48 at least, and shared memory explains their time, not this cache.
+
+Where products fill the units, the limit of 700 W takes clocks away: those of 16 bits reach 790 TFLOP/s on an H200, those in TF32 and of
+float32 in six parts as much of the units' time. So products are multiplied at POWERED clocks a second at most.
 """
 import heapq
 from collections import deque
@@ -18,7 +21,8 @@ CLOCK = 1.755e9                                                  # Hz, under loa
 MULTIPROCESSORS, SCHEDULERS = 132, 4
 COPY = 4.25e12                                                   # B/s, read + written: what a large copy reaches on the H200
 DRAM = COPY / MULTIPROCESSORS / CLOCK                            # bytes a cycle that one multiprocessor gets when all of them ask
-L2 = 40.0                                                        # the same from the second cache
+L2 = 64.0                                                        # the same from the second cache
+POWERED = 790e12 / (4096 * MULTIPROCESSORS)                      # clocks a second in which the units multiply, at most
 SECOND_CACHE = 40e6                                              # bytes of its 50 MB that operands may fill and still be there
 LINE = 4                                                         # sectors, 128 bytes: the first cache serves one line in a cycle
 FIRST_CACHE = 256 << 10                                          # bytes, shared memory among them
