@@ -13,17 +13,18 @@ AREAS = {
     "gpu": "[FAMILY …] the table of anchors on a GPU, PyTorch in turns beside it",
     "allocator": "bytes and driver calls of the caching allocator beside PyTorch's rules, on the requests of training steps",
     "predict": "[FAMILY …] where the time of the table of anchors would go, worked out from the compiled kernels without a GPU",
+    "stopwatch": "[FAMILY …] for how many clocks each warp of a kernel waits, and at which line, on a GPU",
     "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
     "carry": "pack|unpack FILE: the compiled kernels of the cache as one small file, to take them to another machine",
     "gpu_day": "[STEP …] what a GPU is needed for, in steps that each end in time",
 }
 MODULES = {"import": "imports"}
-WITH_WORDS = ("gpu", "predict", "tune", "carry", "gpu_day")                          # what follows them are their own words
+WITH_WORDS = ("gpu", "predict", "stopwatch", "tune", "carry", "gpu_day")                          # what follows them are their own words
 
 
 EPILOG = """
 gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
-predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv
+predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv; stopwatch the same without gpt2
 tune FAMILY: the first seven, gpt2, cards, with --compile-only host, samples (of operators), tests, too; or families of kernels as the
   tuner names them: softmax, matmul, strided, …; its clocks and --in-step: python -c 'import bench.tune; help(bench.tune)'
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
@@ -56,7 +57,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to keep")
     parser.add_argument("--steps", type=int, default=800, help="train: steps of the loss curve")
     parser.add_argument("--breakdown", action="store_true", help="gpt2: only print every launch of a step beside its floor")
-    parser.add_argument("--only", metavar="WORD|WORD", default="", help="cards, gpu, predict, tune: cases whose name contains a WORD")
+    parser.add_argument("--only", metavar="WORD|WORD", default="", help="cards, gpu, predict, stopwatch, tune: cases named with a WORD")
+    parser.add_argument("--kernel", metavar="WORD", default="", help="stopwatch: kernels whose name contains it")
     parser.add_argument("--minutes", type=float, default=8.0, help="gpu, tune, gpu_day: stop after so long; what is done is kept")
     parser.add_argument("--ready", action="store_true", help="gpu, tune, gpu_day: kernels are in the cache, nothing is compiled before")
     parser.add_argument("--alone", action="store_true", help="gpu: without PyTorch")
