@@ -43,7 +43,8 @@ def statements(node, welcome=False):
     """(each statement at any depth, whether it is inside `try: … except ImportError`, of a package that is welcome but not required).
     Expressions hold none: to walk all of them took ten times as long."""
     for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-        guarded = part == "body" and any("ImportError" in ast.dump(handler.type) for handler in getattr(node, "handlers", ()) if handler.type)
+        handlers = getattr(node, "handlers", ()) if part == "body" else ()
+        guarded = any("ImportError" in ast.dump(handler) for handler in handlers)
         for child in getattr(node, part, ()):
             yield child, welcome or guarded
             yield from statements(child, welcome or guarded)

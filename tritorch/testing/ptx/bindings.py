@@ -5,6 +5,7 @@ is refused with its code: calls before cuInit, of a thread without a context, of
 shared memory, too many registers. What a kernel does wrong raises Fault where the kernel is launched.
 """
 import ctypes
+import dataclasses
 import functools
 import inspect
 import os
@@ -44,11 +45,18 @@ class Names:
                 "CU_EVENT_DISABLE_TIMING": 2}.get(name, name)
 
 
+@functools.lru_cache(256)
+def _parsed(ptx):
+    """A kernel that is loaded again, by another device, is parsed once."""
+    return parse(ptx)
+
+
 class Kernel:
     """A loaded module with its one kernel."""
 
     def __init__(self, compiled, memory):
-        self.program, self.cubin = parse(compiled.ptx), compiled.cubin
+        program = _parsed(compiled.ptx)
+        self.program, self.cubin = dataclasses.replace(program, symbols=dict(program.symbols)), compiled.cubin
         table, self.registers = describe(compiled.cubin, self.program.name)
         expected = [(p.offset, p.size) for p in self.program.parameters]
         assert table == expected, f"{self.program.name}: the cubin has parameters {table}, its PTX {expected}"

@@ -15,7 +15,7 @@ GRANULE = 16
 
 def needed(program):
     """Whether a program has anything that goes the other way."""
-    return any(ins.opcode.startswith(("wgmma", "cp.async.bulk")) for ins in program.code)
+    return any(opcode.startswith(("wgmma", "cp.async.bulk")) for opcode in program.opcodes)
 
 
 def start(machine):
