@@ -16,9 +16,10 @@ import types
 import numpy as np
 
 from tritorch.testing.ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401  they register instructions
+from tritorch.testing.ptx.batches import execute
 from tritorch.testing.ptx.codes import Code
 from tritorch.testing.ptx.cubin import describe
-from tritorch.testing.ptx.machine import Fault, Launch, execute
+from tritorch.testing.ptx.machine import Fault, Launch
 from tritorch.testing.ptx.memory import Memory
 from tritorch.testing.ptx.parse import parse
 from tritorch.testing.ptx.streams import Streams

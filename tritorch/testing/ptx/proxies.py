@@ -61,7 +61,7 @@ def fence(machine, ins):
 def check_async(machine, places, lanes):
     """Raise where an asynchronous operation of these threads meets bytes that threads wrote without a fence since; places (lanes, …)."""
     stale = machine.unfenced[places // GRANULE]
-    if stale.any():
+    if np.count_nonzero(stale):
         i = np.argwhere(stale)[0]
         byte = int(places[tuple(i)]) % machine.shared.shape[1]
         who = "a warp before a barrier" if stale[tuple(i)] == PUBLISHED else f"warp {stale[tuple(i)] - FIRST}"
