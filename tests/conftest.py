@@ -4,6 +4,7 @@ With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made
 (tritorch.testing.ptx). With --kernels-to FILE nothing runs on it: the kernels that tests launch are listed.
 """
 import contextlib
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")      # before numpy comes: its threads spin, and took 57 of the 95 s of test_gemm.py
 
 import pytest  # noqa: E402
+
+gc.disable()                                            # until all tests are collected
 
 SURROUNDINGS = pytest.StashKey()
 HOPPER = {"persistent", "gluon", "exact_gluon", "together_gluon"}       # kernels of candidates
@@ -46,6 +49,13 @@ def pytest_configure(config):
         import numpy as np
 
         np.testing.assert_allclose = np.testing.assert_array_equal = lambda *args, **options: None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    """The collector need not look at 20,000 tests, and at all modules, again and again: that was a fourth of collection's time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session):

@@ -8,9 +8,10 @@ import pytest
 pytest.importorskip("triton")
 from test_ptx_races import SEEDS, START  # noqa: E402
 
+from tritorch.testing.ptx.batches import execute
 from tritorch.testing.ptx.bindings import Bindings, Kernel  # noqa: E402
 from tritorch.testing.ptx.codes import Code  # noqa: E402
-from tritorch.testing.ptx.machine import Fault, Launch, execute  # noqa: E402
+from tritorch.testing.ptx.machine import Fault, Launch  # noqa: E402
 from tritorch.testing.ptx.memory import Memory  # noqa: E402
 from tritorch.testing.ptx.parse import parse  # noqa: E402
 from tritorch.testing.ptx.snippet import DECLARED, HEAD  # noqa: E402

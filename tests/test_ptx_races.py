@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-from tritorch.testing.ptx.machine import Fault, Launch, execute  # noqa: E402
+from tritorch.testing.ptx.batches import execute
+from tritorch.testing.ptx.machine import Fault, Launch  # noqa: E402
 from tritorch.testing.ptx.memory import Memory  # noqa: E402
 from tritorch.testing.ptx.parse import parse  # noqa: E402
 from tritorch.testing.ptx.snippet import DECLARED, HEAD  # noqa: E402

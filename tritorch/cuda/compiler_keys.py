@@ -51,13 +51,17 @@ def key_of(function: Any) -> str:
 
 @contextlib.contextmanager
 def _parsing_by(parse: Callable[[Any], ast.Module]) -> Iterator[None]:
-    """In this thread Triton, which is asked for keys alone, parses by `parse`; in others as ever."""
+    """In this thread Triton, which is asked for keys alone, parses by `parse`; in others as ever. And it asks a function that is called for
+    its key before it takes over the constants that this one goes by, which are found on the way to it. Else a key, which has these
+    constants in it, depends on whose was asked for before, and other processes do not know it."""
     before, thread = jit.JITCallable.parse, threading.get_ident()
+    take_over = jit.DependenciesFinder._update_hash
     jit.JITCallable.parse = lambda function: parse(function) if threading.get_ident() == thread else _parse(function)
+    jit.DependenciesFinder._update_hash = lambda finder, called: called.cache_key and take_over(finder, called)
     try:
         yield
     finally:
-        jit.JITCallable.parse = before
+        jit.JITCallable.parse, jit.DependenciesFinder._update_hash = before, take_over
 
 
 def _tree(function, unknown):

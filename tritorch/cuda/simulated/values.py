@@ -152,16 +152,24 @@ def divided(a, b):
     return arithmetic(operator.truediv, x, y, dtype)
 
 
+def natural(x):
+    """Whether none of these integers is negative."""
+    return (np.minimum.reduce(x, axis=None) if x.shape else x) >= 0
+
+
 def floor_divided(a, b):
     x, y, dtype = operands(a, b, division=True)
     if KIND[dtype.name] == 2:
         raise TypeError(f"unexpected type {dtype}")
-    # C division: towards zero. numpy floors, so the remainder of C goes away first.
-    return Value(np.floor_divide(x - np.fmod(x, y), y) if SIGNED[dtype.name] else np.floor_divide(x, y), dtype)
+    if SIGNED[dtype.name] and not (natural(y) and natural(x)):
+        x = x - np.fmod(x, y)                                            # C rounds towards zero where numpy floors
+    return Value(x // y, dtype)
 
 
 def remainder(a, b):
     x, y, dtype = operands(a, b, division=True)
+    if KIND[dtype.name] == 1 and not y.shape and y > 0 and natural(x):   # of 65536 numbers 0.24 ms, by fmod 0.75
+        return Value(x - x // y * y, dtype)
     return arithmetic(np.fmod, x, y, dtype)
 
 

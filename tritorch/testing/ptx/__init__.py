@@ -10,6 +10,7 @@
     operands.py    what stands behind an opcode: registers, numbers, addresses, {vectors}
     registry.py    opcode -> the Python function that executes it
     machine.py     lanes, divergence, barriers: which instruction is next, and for whom
+    batches.py     a launch: as many CTAs together as memory allows, in an order by chance
     memory.py      global memory: one arena whose live ranges are known; a batch's shared and local memory is the machine's
     races.py       what CTAs tell each other through global memory has to be in order
     clusters.py    what CTAs of a cluster do to each other's shared memory, and their barrier (sm_90)

@@ -5,6 +5,7 @@ is refused with its code: calls before cuInit, of a thread without a context, of
 shared memory, too many registers. What a kernel does wrong raises Fault where the kernel is launched.
 """
 import ctypes
+import dataclasses
 import functools
 import inspect
 import os
@@ -15,9 +16,10 @@ import types
 import numpy as np
 
 from tritorch.testing.ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401  they register instructions
+from tritorch.testing.ptx.batches import execute
 from tritorch.testing.ptx.codes import Code
 from tritorch.testing.ptx.cubin import describe
-from tritorch.testing.ptx.machine import Fault, Launch, execute
+from tritorch.testing.ptx.machine import Fault, Launch
 from tritorch.testing.ptx.memory import Memory
 from tritorch.testing.ptx.parse import parse
 from tritorch.testing.ptx.streams import Streams
@@ -44,11 +46,18 @@ class Names:
                 "CU_EVENT_DISABLE_TIMING": 2}.get(name, name)
 
 
+@functools.lru_cache(256)
+def _parsed(ptx):
+    """A kernel that is loaded again, by another device, is parsed once."""
+    return parse(ptx)
+
+
 class Kernel:
     """A loaded module with its one kernel."""
 
     def __init__(self, compiled, memory):
-        self.program, self.cubin = parse(compiled.ptx), compiled.cubin
+        program = _parsed(compiled.ptx)
+        self.program, self.cubin = dataclasses.replace(program, symbols=dict(program.symbols)), compiled.cubin
         table, self.registers = describe(compiled.cubin, self.program.name)
         expected = [(p.offset, p.size) for p in self.program.parameters]
         assert table == expected, f"{self.program.name}: the cubin has parameters {table}, its PTX {expected}"

@@ -43,12 +43,12 @@ def cp_async(machine, ins):
     committed, pending = _state(machine)
     size, lanes = int(size.value), machine.active()
     count = machine.spread(machine.read(read[0], DTYPES["u32"]))[lanes] if read else np.full(len(lanes), size)
-    if (count > size).any():
+    if np.count_nonzero(count > size):
         raise machine.fault("more bytes to read than to write", int(lanes[(count > size).argmax()]))
     places = machine.shared_places(machine.address(to)[lanes], size, lanes)
     data = np.zeros((len(lanes), size), np.uint8)
     reading = count > 0
-    if reading.any():
+    if np.count_nonzero(reading):
         addresses = machine.address(source)[lanes][reading]
         problem = machine.global_problem(addresses, size, lanes[reading])       # of all: a partial read is still aligned, none is ours
         if problem:
@@ -76,7 +76,7 @@ def wait_group(machine, ins):
     left = []
     for copy in pending:
         done = copy.group < limit[copy.lanes]
-        if done.any():
+        if np.count_nonzero(done):
             size = copy.data.shape[1]
             machine.shared.reshape(-1).view(f"V{size}")[copy.places[done] // size] = copy.data[done].view(f"V{size}")[:, 0]
         if not done.all():

@@ -89,7 +89,7 @@ def fused(a, b, c, mode="rn"):
     total = np.asarray(a.astype(F64) * b.astype(F64) + c.astype(F64))
     between = total.view(U64) & _BEHIND_F32 == _HALF_F32
     tiny = np.abs(total) < 2.0 ** -125
-    if np.logical_or.reduce(between, axis=None) or np.logical_or.reduce(tiny, axis=None) and (tiny & (total != 0)).any():
+    if np.count_nonzero(between) or np.count_nonzero(tiny) and np.count_nonzero(tiny & (total != 0)):
         return odd_fused(a, b, c).astype(F32)
     return total.astype(F32)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tritorch.testing.ptx import clusters, proxies, races
+from tritorch.testing.ptx import clusters, proxies
 from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES, Address, Register, Sink
 from tritorch.testing.ptx.parse import SHARED_BASE
@@ -59,7 +59,7 @@ class Machine:
         self.thread = np.tile(np.arange(self.threads, dtype=np.uint32), self.ctas)
         self.block = blocks[self.cta]
         self.races, self.party = watcher, None if watcher is None else watcher.parties(self)
-        poison = {kind: np.full(self.lanes, -1).astype(_bits(kind)) for kind in set(program.registers)}
+        poison = {kind: np.full(self.lanes, -1).astype(bits_of(kind)) for kind in set(program.registers)}
         self.registers = [poison[kind] for kind in program.registers]
         self.shared_bytes = program.static_shared + -program.static_shared % 1024 + launch.shared
         self.shared = np.full((self.ctas, self.shared_bytes + -self.shared_bytes % 16), POISON, np.uint8)
@@ -72,6 +72,7 @@ class Machine:
         self.barrier_of, self.barrier_size = np.zeros(self.lanes, np.int64), np.zeros(self.lanes, np.int64)
         self.mask, self.chosen, self.full, self.at, self.place = self.alive, self.alive, True, None, 0
         self.random = None if seed is None or self.threads == WARP else np.random.default_rng(seed)
+        self.seen = self.seen_warps = None                       # the masks that `active` and `warps` have looked at: none is ever changed
         self.retries, self.steps, self.state = 0, 0, {}
         self.waited = np.zeros(self.ctas, bool) if launch.early else None
         self.at_end = [_all_waited] if launch.early else []      # checks of what may be under way no more
@@ -101,7 +102,7 @@ class Machine:
                 raise self.fault(f"threads wait at a barrier that the others never reach: {self.standing()}")
             return False
         self.mask = self.chosen = rank == first
-        self.full = bool(self.mask.all())
+        self.full = np.count_nonzero(self.mask) == self.lanes
         self.place = int(first % _GROUP)
         self.meeting = -1                                       # where others wait who are to go on with these
         if not self.full:
@@ -166,7 +167,7 @@ class Machine:
         """Groups of `warps` warps of which only a part is here wait for the rest and leave `mask`; False when nobody is left in it."""
         here = self.mask.reshape(-1, warps * WARP)
         partial = here.any(axis=1) & ~here.all(axis=1)
-        if not partial.any():
+        if not np.count_nonzero(partial):
             return True
         late = partial.repeat(warps * WARP)
         there = late & ~self.mask & ~self.waiting & (self.pc == self.place - 1)
@@ -267,7 +268,19 @@ class Machine:
 
     def active(self):
         """The numbers of the executing lanes."""
-        return self.everyone if self.full else self.mask.nonzero()[0]
+        if self.full:
+            return self.everyone
+        if self.seen is not self.mask:
+            self.seen, self.active_lanes = self.mask, self.mask.nonzero()[0]
+        return self.active_lanes
+
+    def warps(self):
+        """(The numbers of the warps of which lanes execute, whether all lanes of these do.)"""
+        if self.seen_warps is not self.mask:
+            here = self.mask.reshape(-1, WARP)
+            some = here.any(axis=1)
+            self.seen_warps, self.active_warps = self.mask, (np.flatnonzero(some), bool((here.all(axis=1) == some).all()))
+        return self.active_warps
 
     def address(self, operand):
         """base + offset of `[...]`, one for each lane. Addresses of shared and local memory may be held in 32 bits, and wrap there."""
@@ -331,6 +344,8 @@ class Machine:
     def converged(self, members=None):
         """Go on where every warp of which a lane executes this is here with all the lanes that `members` names, one mask for each lane;
         else these wait, and where the others never come that is a fault."""
+        if self.warps()[1]:
+            return
         here = self.mask.reshape(-1, WARP)
         if members is None:
             wanted = self.alive.reshape(-1, WARP)
@@ -367,34 +382,7 @@ def _all_waited(machine):
         raise machine.fault("ends without a wait for the kernel in front", int(machine.waited.argmin()) * machine.threads)
 
 
-def _bits(kind):
+def bits_of(kind):
     """How a register of a kind is kept."""
     dtype = DTYPES[kind]
     return dtype if dtype.kind == "b" else np.dtype(f"u{dtype.itemsize}")
-
-
-_CTAS, _LANES, _REGISTER_BYTES, _SHARED_BYTES = 256, 1 << 14, 1 << 29, 1 << 27
-_CUTS = 2                                                        # at most, beside those that memory asks for
-
-
-def execute(program, launch, memory, seed=0):
-    """Run all CTAs of a launch, as many together as memory allows, in an order by chance, as a GPU promises none: dealt out anew, and cut
-    here and there. Our kernels wait only for CTAs that began before them, which is what a ticket tells. `seed` None: in their own order."""
-    total = int(np.prod(launch.grid))
-    lane_bytes = sum(_bits(kind).itemsize for kind in program.registers) + program.local_bytes + 64
-    lanes = min(_LANES, _REGISTER_BYTES // lane_bytes)
-    batch = max(1, min(_CTAS, lanes // launch.threads, _SHARED_BYTES // (launch.shared + 1024)) // launch.cluster)
-    steps, blocks, total = 0, np.arange(total).reshape(-1, launch.cluster), total // launch.cluster
-    cuts = set(range(0, total, batch))
-    if seed is not None:
-        chance = np.random.default_rng(seed)
-        blocks = blocks[chance.permutation(total)]
-        blocks = chance.permuted(blocks, axis=1) if launch.cluster > 1 else blocks
-        cuts |= set(chance.integers(0, total, chance.integers(_CUTS + 1)).tolist())
-    watcher = races.start(program, launch, memory)
-    cuts = sorted(cuts)
-    for first, last in zip(cuts, [*cuts[1:], total]):
-        machine = Machine(program, launch, memory, blocks[first:last].reshape(-1), seed + first if seed is not None else None, watcher)
-        machine.run()
-        steps += machine.steps
-    return steps

@@ -146,6 +146,6 @@ def _cut(x, kept):
     """Toward zero, to float32 with `kept` bits behind the first."""
     found = (x.view(np.int64) & np.int64(-1 << 52 - kept)).view(np.float64).astype(np.float32)
     denormal = (found.view(np.uint32) & np.uint32(0x7FFFFFFF)) - np.uint32(1) < np.uint32(0x800000)
-    if denormal.any():                                          # they have fewer bits
+    if np.count_nonzero(denormal):                                          # they have fewer bits
         found.view(np.int32)[denormal & (np.abs(found) > np.abs(x))] -= 1
     return found

@@ -12,11 +12,10 @@ U32 = np.dtype("u4")
 
 def active_warps(machine):
     """The numbers of the warps that execute this, which have to be there with all their lanes."""
-    here = machine.mask.reshape(-1, WARP)
-    some = here.any(axis=1)
-    if (here.all(axis=1) != some).any():
+    warps, whole = machine.warps()
+    if not whole:
         raise machine.fault("a part of a warp executes what needs all of its lanes", int(machine.active()[0]))
-    return np.flatnonzero(some)
+    return warps
 
 
 def read_registers(machine, operands, warps, bits=32):

@@ -59,6 +59,7 @@ class Program:
     cluster: int = 0                                            # CTAs along x that the kernel wants to run together
     maxnreg: int = 0                                            # registers of a thread at the start, where setmaxnreg changes them
     code: list = field(default_factory=list)
+    opcodes: frozenset = frozenset()                            # those that are in it, once each
     registers: list = field(default_factory=list)               # their kinds
     parameters: list = field(default_factory=list)
     constants: dict = field(default_factory=dict)               # name -> (alignment, bytes)
@@ -86,6 +87,7 @@ def parse(text):
     cluster = re.search(r"\.reqnctapercluster (\d+)\s", directives)
     program.cluster = int(cluster[1]) if cluster else 0
     _Body(program, text).parse(text.index("{", len(text) - len(body)))
+    program.opcodes = frozenset(ins.opcode for ins in program.code)
     return program
 
 

@@ -15,7 +15,7 @@ GRANULE = 16
 
 def needed(program):
     """Whether a program has anything that goes the other way."""
-    return any(ins.opcode.startswith(("wgmma", "cp.async.bulk")) for ins in program.code)
+    return any(opcode.startswith(("wgmma", "cp.async.bulk")) for opcode in program.opcodes)
 
 
 def start(machine):
@@ -61,7 +61,7 @@ def fence(machine, ins):
 def check_async(machine, places, lanes):
     """Raise where an asynchronous operation of these threads meets bytes that threads wrote without a fence since; places (lanes, …)."""
     stale = machine.unfenced[places // GRANULE]
-    if stale.any():
+    if np.count_nonzero(stale):
         i = np.argwhere(stale)[0]
         byte = int(places[tuple(i)]) % machine.shared.shape[1]
         who = "a warp before a barrier" if stale[tuple(i)] == PUBLISHED else f"warp {stale[tuple(i)] - FIRST}"

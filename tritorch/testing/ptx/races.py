@@ -20,6 +20,7 @@ import numpy as np
 from tritorch.testing.ptx.memory import NORESERVE
 
 GRANULE = 2
+_ORDERS = {"acquire", "release", "acq_rel"}
 _WARP, _MOST_WARPS, _SEGMENTS, _AT_ONCE = 32, 4096, 1 << 31, 1 << 30
 
 
@@ -43,9 +44,8 @@ class Shadow:
 
 def talks(program):
     """Whether CTAs wait for each other."""
-    orders = {"acquire", "release", "acq_rel"}
-    return any(ins.opcode.startswith("barrier.cluster") or ins.name in ("ld", "atom", "red") and orders.intersection(ins.modifiers)
-               for ins in program.code)
+    words = [opcode.split(".") for opcode in program.opcodes]
+    return any(word[:2] == ["barrier", "cluster"] or word[0] in ("ld", "atom", "red") and not _ORDERS.isdisjoint(word) for word in words)
 
 
 def start(program, launch, memory):

@@ -155,7 +155,7 @@ def _registers_a(machine, state, operands, kind, warps):
 def _shared(machine, state, operand, groups, kind, extent, turned):
     """(groups, extent, K): an operand that a descriptor places in shared memory."""
     bits = machine.spread(machine.read(operand, DTYPES["u64"])).reshape(-1, WARP)[groups[:, 0]]
-    if (bits != bits[:, :1]).any():
+    if np.count_nonzero(bits != bits[:, :1]):
         raise machine.fault("the lanes of a warp group have different descriptors", int(machine.active()[0]))
     width = matrices.BITS[kind] // 8
     found, lanes = {}, groups[:, 0] * WARP
@@ -198,7 +198,7 @@ def wait_group(machine, ins):
     limit[warps] = state.committed[warps] - ins.operands[0].value
     for reading in state.readings:
         done = reading.open & (reading.group < limit[reading.warps])
-        if done.any():
+        if np.count_nonzero(done):
             _unchanged(machine, reading, done)
             reading.open &= ~done
     state.readings = [reading for reading in state.readings if reading.open.any()]
