@@ -5,7 +5,7 @@ from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, refuse_misuse, sentence
-from tritorch.memory_format import contiguous_format
+from tritorch.memory_format import contiguous_format, dense_strides
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.faults import fault_word
@@ -26,7 +26,7 @@ def put(input, indices, values, accumulate, wrap=True):
         raise RuntimeError(sentence("index_put", f"values that broadcast to {shape}", values.shape))
     if values.dtype is not input.dtype:
         raise RuntimeError(sentence("index_put", f"values of {input.dtype}", values.dtype))
-    return input.shape, input.dtype, common_device("index_put", input, *indices, values)
+    return input.shape, input.dtype, common_device("index_put", input, *indices, values), input.strides, dense_strides
 
 
 def put_shape(input, indices):
