@@ -170,4 +170,4 @@ def vander(x, *, N=None):
     x = x if x.shape else x.reshape(1)
     count = x.shape[-1] if N is None else N
     check(count > 1, "linalg.vander", "N of at least 2", count)
-    return x.unsqueeze(-1) ** create.arange(count, device=x.device)
+    return x.contiguous().unsqueeze(-1) ** create.arange(count, device=x.device)

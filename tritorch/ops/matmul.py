@@ -244,7 +244,7 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)
-    return deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
+    return deliver(product if beta == 0 else (input if beta == 1 else input * beta) + product, out)
 
 
 def _add(input, a, b, beta, alpha, out_dtype, out):

@@ -231,7 +231,8 @@ def index_copy(input, dim, index, source, *, out=None):
     check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
     want = (*input.shape[:d], count, *input.shape[d + 1:])
     check(source.shape == want or len(input.shape) < 2 and len(source.shape) < 2, "index_copy", f"a source of shape {want}", source.shape)
-    return index_put_along(input, dim, index, source, out, False)
+    made = index_put_along(input, dim, index, source, out, False)
+    return made if out is not None else copy.contiguous(made)            # as PyTorch's
 
 
 def index_fill(input, dim, index, value, *, out=None):

@@ -5,6 +5,7 @@ from tritorch.autograd.parts import needed
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.errors import check
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import copy, view
 from tritorch.ops.copy import broadcast_view
 from tritorch.ops.destinations import call, deliver_all
@@ -152,5 +153,5 @@ def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False,
     """
     check_matrices("triangular_solve", False, input=input, A=A)
     made = substitute(A.mT if transpose else A, input, upper != transpose, unitriangular)
-    coefficient = view.expand_to(A, (*made.shape[:-2], *A.shape[-2:])).mT.contiguous().mT
+    coefficient = view.expand_to(A, (*made.shape[:-2], *A.shape[-2:])).mT.clone(memory_format=contiguous_format).mT
     return deliver_all(triangular_solve_result, (made, coefficient), out)
