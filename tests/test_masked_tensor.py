@@ -50,8 +50,9 @@ PROGRAMS = {
     "expand": lambda L: made(L).expand(2, 3, 3), "where": lambda L: L.where(L.tensor(DATA) > 1, made(L), L.tensor(DATA)),
     "softmax": lambda L: made(L).softmax(1), "gradient of softmax": lambda L: gradient(L, lambda x: x.softmax(1) * x.softmax(1)),
     "detach": lambda L: made(L).detach(), "to": lambda L: made(L).to(L.float64), "ones_like": lambda L: L.ones_like(made(L)),
-    "to_tensor": lambda L: made(L).to_tensor(7), "a number": lambda L: made(L)[0, 1], "of whole numbers": lambda L: L.masked.masked_tensor(
-        L.tensor([1, 200]), L.tensor([True, False])), "item": lambda L: made(L)[0, 2].item(), "masked.sum": lambda L: L.masked.sum(made(L), 1),
+    "to_tensor": lambda L: made(L).to_tensor(7), "a number": lambda L: made(L)[0, 1],
+    "of whole numbers": lambda L: L.masked.masked_tensor(L.tensor([1, 200]), L.tensor([True, False])),
+    "item": lambda L: made(L)[0, 2].item(), "masked.sum": lambda L: L.masked.sum(made(L), 1),
     "no NaN": leaving_out_nan, "is": lambda L: [L.masked.is_masked_tensor(x) for x in (made(L), made(L) + 1, made(L).get_data())],
 }
 

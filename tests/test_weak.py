@@ -41,7 +41,8 @@ def test_dictionaries_are_mappings():
     shallow, deep = found.copy(), copy.deepcopy(found)
     assert shallow[a] is found[a] and deep[a] == [1] and deep[a] is not found[a]
     found |= {b: [3]}
-    assert found.setdefault(b, 0) == [3] and found.get(T.ones(1)) is None and [r() is x for r, x in zip(found.keyrefs(), (a, b))] == [True] * 2
+    assert found.setdefault(b, 0) == [3] and found.get(T.ones(1)) is None
+    assert [r() is x for r, x in zip(found.keyrefs(), (a, b))] == [True, True]
     key, value = other.popitem()
     assert (key is a or key is b) and len(other) == 1
     with pytest.raises(AssertionError, match="a tensor"):

@@ -1,7 +1,7 @@
 """Tensors some of whose elements count, and what they amount to, under the names of torch.masked.
 
-Functions take `mask=`: bools (other dtypes are cast) that broadcast to the input, True where an element counts; None counts all. The rest has
-the neutral value of the reduction in its place: of nothing a sum is 0, a product 1, a maximum -inf, a mean NaN. `dtype` is that of the
+Functions take `mask=`: bools (other dtypes are cast) that broadcast to the input, True where an element counts; None counts all. The rest
+has the neutral value of the reduction in its place: of nothing a sum is 0, a product 1, a maximum -inf, a mean NaN. `dtype` is that of the
 result, by default the input's, also of cumsum and of the places argmax and argmin find, but int64 for sums and products of whole numbers.
 A `MaskedTensor` carries its mask along.
 
@@ -36,8 +36,9 @@ from tritorch.masked.functions import (
 )
 
 LATER = "MaskedTensor", "as_masked_tensor", "is_masked_tensor", "masked_tensor"
-__all__ = ["MaskedTensor", "amax", "amin", "argmax", "argmin", "as_masked_tensor", "cumprod", "cumsum", "is_masked_tensor", "log_softmax",
-           "logaddexp", "logsumexp", "masked_tensor", "mean", "median", "norm", "normalize", "prod", "softmax", "softmin", "std", "sum", "var"]
+__all__ = ["MaskedTensor", "amax", "amin", "argmax", "argmin", "as_masked_tensor", "cumprod", "cumsum", "is_masked_tensor",
+           "log_softmax", "logaddexp", "logsumexp", "masked_tensor", "mean", "median", "norm", "normalize", "prod", "softmax", "softmin",
+           "std", "sum", "var"]
 
 
 def __getattr__(name):

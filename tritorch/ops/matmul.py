@@ -290,7 +290,7 @@ def matrix_power(input, n, *, out=None):
         return inverse(input, out=out) if n == -1 else matrix_power(inverse(input), -n, out=out)
     if n == 0:
         ones = eye(input.shape[-1], dtype=input.dtype, device=input.device)
-        return deliver(input.clone(memory_format=contiguous_format).copy_(ones), out)      # a copy of the input, whose gradient is then zeros
+        return deliver(input.clone(memory_format=contiguous_format).copy_(ones), out)      # of the input: its gradient is zeros
     result, square = None, input
     while n:
         if n & 1:

@@ -79,7 +79,7 @@ def three(x):
 
 
 def working(x, target=None):
-    """A copy (batch, rows, columns) of matrices that may be written, without gaps: in the memory of `target`, if its rows or columns are."""
+    """A copy (batch, rows, columns) of matrices that may be written, without gaps: in the memory of `target`, if it has none."""
     shape = (prod(x.shape[:-2]), *x.shape[-2:])
     made = empty(shape, x.dtype, x.device) if target is None or target.shape != x.shape else place_for(target, *shape)
     transfer(strided(made.storage, x.shape, unfolded(x.shape, made), made.offset, x.dtype), x.detach())
@@ -92,7 +92,7 @@ def scratch(like, *shape, dtype=None):
 
 
 def place_for(out, *shape):
-    """Memory of this shape for what goes into `out`: its own, if its rows follow each other without gaps, or the columns of its matrices."""
+    """Memory of this shape for what goes into `out`: its own, if the rows or columns of its matrices follow each other without gaps."""
     if out.is_contiguous():
         return strided(out.storage, shape, _rows(shape), out.offset, out.dtype)
     if is_column_major(out):

@@ -257,9 +257,9 @@ def rot90(input, k=1, dims=(0, 1)):
     a, b = [wrap_dim(d, len(input.shape), "rot90") for d in dims]
     check(a != b, "rot90", "two different dims", tuple(dims))
     k %= 4
-    if k == 2:
-        return flip_dims(input, (a, b))
-    return copy.clone(input, memory_format=contiguous_format) if k == 0 else view.transpose(flip_dims(input, (b,)) if k == 1 else flip_dims(input, (a,)), a, b)
+    if k % 2 == 0:
+        return flip_dims(input, (a, b)) if k else copy.clone(input, memory_format=contiguous_format)
+    return view.transpose(flip_dims(input, (b,)) if k == 1 else flip_dims(input, (a,)), a, b)
 
 
 def roll(input, shifts, dims=None):

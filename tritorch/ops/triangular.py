@@ -35,8 +35,8 @@ triangular_solve_result = result("triangular_solve", "solution cloned_coefficien
 @op(aliasable=("B",))
 def substitute(A, B, upper, unit, rows=False):
     """X with A X = B, where A (…, n, n) is triangular: of its elements only those on one side of the diagonal are read, the diagonal counts
-    as ones if `unit`. B is (…, n, k); the dims in front broadcast. A zero on the diagonal gives infinities and NaN, no error. Columns of X are
-    contiguous, or with `rows` its rows."""
+    as ones if `unit`. B is (…, n, k); the dims in front broadcast. A zero on the diagonal gives infinities and NaN, no error. Columns of X
+    are contiguous, or with `rows` its rows."""
     check_matrices("linalg.solve_triangular", True, A=A, B=B)
     check(A.shape[-1] == B.shape[-2], "linalg.solve_triangular", "as many rows in B as in A", A.shape, B.shape)
     lead = broadcast_shapes("linalg.solve_triangular", A.shape[:-2], B.shape[:-2])

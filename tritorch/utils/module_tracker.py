@@ -1,4 +1,4 @@
-"""Which modules are at work, in the forward pass and in the backward pass: `ModuleTracker`, under the name of torch.utils.module_tracker."""
+"""Which modules are at work, in the forward pass and in the backward pass: `ModuleTracker`."""
 import logging
 import weakref
 

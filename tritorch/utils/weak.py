@@ -54,9 +54,9 @@ class WeakIdKeyDictionary(MutableMapping):
     """
 
     def __init__(self, dict=None, ref_type=WeakIdRef):
-        self.data, self.ref_type = {}, ref_type
+        self.data, self.ref_type, weak_self = {}, ref_type, weakref.ref(self)
 
-        def remove(key, weak_self=weakref.ref(self)):
+        def remove(key):
             owner = weak_self()
             if owner is not None:
                 owner.data.pop(key, None)

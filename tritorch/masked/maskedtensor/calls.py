@@ -8,22 +8,22 @@ from tritorch.protocol import DisableTorchFunction, fields
 from tritorch.tensor import Tensor
 
 UNARY = set("""abs absolute acos arccos acosh arccosh angle asin arcsin asinh arcsinh atan arctan atanh arctanh bitwise_not ceil clamp clip
-    conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logit i0 isnan nan_to_num
-    neg negative positive pow rad2deg reciprocal round rsqrt sigmoid sign sgn signbit sin sinc sinh sqrt square tan tanh trunc
+    conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logit i0 isnan
+    nan_to_num neg negative positive pow rad2deg reciprocal round rsqrt sigmoid sign sgn signbit sin sinc sinh sqrt square tan tanh trunc
     __invert__ __abs__ __neg__ __pos__ __pow__""".split())
 BINARY = set("""add atan2 arctan2 bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift div divide floor_divide fmod
     logaddexp logaddexp2 mul multiply nextafter remainder sub subtract true_divide eq ne le ge greater greater_equal gt less_equal lt less
     maximum minimum fmax fmin not_equal __and__ __or__ __xor__ __lshift__ __rshift__ __mod__ __floordiv__ __truediv__
     rsub __radd__ __rsub__ __rmul__ __rtruediv__ __rdiv__ __rfloordiv__ __rmod__ __rand__ __ror__ __rxor__""".split())
 REDUCTIONS = set("sum mean amin amax argmin argmax prod all norm var std".split())
-THROUGH = set("""select transpose swapaxes swapdims split t slice index expand expand_as view reshape cat concat concatenate unsqueeze unfold fold
-    stack permute squeeze flatten unflatten movedim moveaxis narrow chunk unbind ravel view_as __getitem__ T mT""".split())
+THROUGH = set("""select transpose swapaxes swapdims split t slice index expand expand_as view reshape cat concat concatenate unsqueeze
+    unfold fold stack permute squeeze flatten unflatten movedim moveaxis narrow chunk unbind ravel view_as __getitem__ T mT""".split())
 DATA_ALONE = set("detach clone ones_like".split())
 TYPES = set("to float double half int long short char bool type cpu cuda".split())
 AS_IT_IS = set("""size dim ndimension numel nelement element_size is_contiguous stride storage_offset data_ptr get_device is_floating_point
     is_complex is_signed is_inference requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook backward __len__ __hash__
     untyped_storage is_tensor __format__ detach_ is_same_size""".split())
-WHERE_PROPERTIES_ARE = {getattr(vars(Tensor)[name], "__get__"): name for name in ("T", "mT")}
+WHERE_PROPERTIES_ARE = {vars(Tensor)[name].__get__: name for name in ("T", "mT")}
 
 
 def answer(func, args, kwargs):
@@ -80,7 +80,7 @@ def _common_mask(name, args, kwargs):
     check(not any(isinstance(a, Tensor) for a in args[2:]), name, "no further tensors beside a MaskedTensor", "some", error=TypeError)
     masks = [m for m in map(_mask_of, args[:2]) if m is not None]
     same = len(masks) == 1 or masks[0].shape == masks[1].shape and bool((masks[0] == masks[1]).all())
-    check(same, name, "operands with the same mask (Input masks must match)", "different ones", use="x.to_tensor(value)", error=ValueError)
+    check(same, name, "operands with the same mask", "different ones", use="x.to_tensor(value)", error=ValueError)
     return masks[0]
 
 
@@ -108,7 +108,8 @@ def _reduction(func, name, args, kwargs):
         return as_masked_tensor(made, mask.any())
     known = ("p", "dim", "keepdim", "dtype") if name == "norm" else ("dim", "keepdim", "dtype")
     names = dict(zip(known, args[1:])) | kwargs
-    check(set(names) <= {*known} and len(args) <= len(known) + 1, name, f"{', '.join(known)} beside a MaskedTensor", *names, error=TypeError)
+    fits = set(names) <= {*known} and len(args) <= len(known) + 1
+    check(fits, name, f"{', '.join(known)} beside a MaskedTensor", *names, error=TypeError)
     dims = () if names.get("dim") is None else names["dim"], names.get("keepdim", False)
     if name == "all":
         return as_masked_tensor(data.masked_fill(~mask, True).all(*dims), mask.amax(*dims))
@@ -138,7 +139,7 @@ def _as_it_is(func, name, args, kwargs):
 
 # ------------------------------------------------------------------ functions of their own
 def _where(func, args, kwargs):
-    check(len(args) == 3 and not kwargs, "where", "a condition and two operands beside a MaskedTensor", f"{len(args)} arguments", error=ValueError)
+    check(len(args) == 3 and not kwargs, "where", "a condition and two operands", f"{len(args)} arguments", error=ValueError)
     condition, *operands = args
     condition = condition.get_data() if _mask_of(condition) is not None else condition
     masks = [ones_like(x, dtype=BOOL) if _mask_of(x) is None else _mask_of(x) for x in operands]

@@ -44,7 +44,8 @@ class MaskedTensor(Tensor):
 
     def __new__(cls, data, mask, requires_grad=False):
         for name, x in (("data", data), ("mask", mask)):
-            check(isinstance(x, Tensor) and not is_masked_tensor(x), "MaskedTensor", f"{name} to be a Tensor", type(x).__name__, error=TypeError)
+            plain = isinstance(x, Tensor) and not is_masked_tensor(x)
+            check(plain, "MaskedTensor", f"{name} to be a Tensor", type(x).__name__, error=TypeError)
             check(x.layout is strided, "MaskedTensor", f"{name} that is strided", x.layout, use="x.to_dense()", error=TypeError)
         check(mask.dtype is types.bool, "MaskedTensor", "a mask of bools", mask.dtype, error=TypeError)
         check(data.dtype in DTYPES, "MaskedTensor", "data of bools, whole numbers or floats", data.dtype, error=TypeError)
