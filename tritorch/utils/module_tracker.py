@@ -24,7 +24,7 @@ class ModuleTracker:
 
     >>> import tritorch as torch
     >>> model, seen = torch.nn.Sequential(torch.nn.Linear(2, 2)), []
-    >>> hook = model[0].register_forward_hook(lambda *_: seen.append(sorted(tracker.parents)))
+    >>> hook = model[0].register_forward_pre_hook(lambda *_: seen.append(sorted(tracker.parents)))
     >>> with ModuleTracker() as tracker:
     ...     y = model(torch.ones(2))
     >>> seen, tracker.parents

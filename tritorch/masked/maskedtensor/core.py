@@ -38,7 +38,7 @@ class MaskedTensor(Tensor):
     >>> x = torch.masked.masked_tensor(torch.tensor([0.0, 1.0, 9.0]), torch.tensor([True, True, False]), requires_grad=True)
     >>> y = (x * x).sum()
     >>> y.backward()
-    >>> y, x.grad.get_data(), x.to_tensor(-1.0)
+    >>> y, x.grad.get_data(), x.detach().to_tensor(-1.0)
     (MaskedTensor(  1.0000, True), tensor([0., 2., 0.]), tensor([ 0.,  1., -1.]))
     """
 
