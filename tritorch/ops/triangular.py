@@ -107,6 +107,7 @@ def substitute_samples(make):
     for shape, right, upper, unit in (((3, 3), (3, 2), False, False), ((2, 3, 3), (3, 1), True, False), ((4, 4), (2, 4, 3), True, True),
                                       ((1, 1), (1, 1), False, False), ((0, 0), (0, 2), False, False), ((2, 2), (2, 0), True, False)):
         yield regular(make, *shape), make(*right, **kind), upper, unit
+    yield regular(make, 2, 3, 3), make(3, 2, **kind), True, False, True
 
 
 @substitute.errors
