@@ -46,6 +46,7 @@ PICKED = {
     "a mask": (lambda L, F: permuted(L, 2, 0, 1)[L.tensor([True, False, True, True])], [(6, 1, 2)]),
     "index_put": (lambda L, F: permuted(L, 2, 0, 1).index_put((places(L, 3),), L.tensor(1.0)), [(2, 1, 8)]),
     "index_fill": (lambda L, F: permuted(L, 2, 0, 1).index_fill(0, places(L, 3), 1.0), [(2, 1, 8)]),
+    "put": (lambda L, F: permuted(L, 2, 0, 1).put(places(L, 2), L.ones(2)), [(2, 1, 8)]),
     "index_copy": (lambda L, F: permuted(L, 2, 0, 1).index_copy(0, L.arange(4), permuted(L, 2, 0, 1)), [(6, 3, 1)]),
 }
 ORDERED = {

@@ -302,8 +302,10 @@ def put_elements(input, index, source, accumulate=False):
     """input with the elements of source written (or added) at places of the flattened tensor."""
     check_long("put", index)
     flat = view.reshape(input.clone(memory_format=contiguous_format), -1)
-    made = put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate)
-    return view.reshape(made, input.shape)
+    made = view.reshape(put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate), input.shape)
+    if input.is_contiguous():
+        return made
+    return copy.copy_to(made, made.dtype, made.device, dense_strides(input.shape, input.strides))
 
 
 def put_(input, index, source, accumulate=False):
