@@ -6,7 +6,7 @@ from .scalar import sqrt
 
 
 @triton.jit
-def cholesky_kernel(a_ptr, info_ptr, stride_b, stride_m, n, first, N: tl.constexpr):
+def cholesky_kernel(a_ptr, info_ptr, stride_b, stride_m, stride_n, n, first, N: tl.constexpr):
     """A block of each matrix of a batch becomes its lower factor, in place, with zeros above the diagonal; the lower triangle alone is
     read. `first` is the place of the block's first row in the matrix, info the number, from 1, of the first row where a root is not
     positive."""
@@ -16,7 +16,7 @@ def cholesky_kernel(a_ptr, info_ptr, stride_b, stride_m, n, first, N: tl.constex
     j = r[None, :]
     a_ptr += batch * stride_b
     inside = (i < n) & (j < n)
-    a = tl.load(a_ptr + tl.maximum(i, j).to(tl.int64) * stride_m + tl.minimum(i, j), mask=inside, other=0)
+    a = tl.load(a_ptr + tl.maximum(i, j).to(tl.int64) * stride_m + tl.minimum(i, j).to(tl.int64) * stride_n, mask=inside, other=0)
     failed = tl.load(info_ptr + batch)
     for k in range(n):
         column = tl.sum(tl.where(j == k, a, 0), 1)
@@ -27,5 +27,5 @@ def cholesky_kernel(a_ptr, info_ptr, stride_b, stride_m, n, first, N: tl.constex
         column = column / root
         row = row / root
         a = tl.where((i > k) & (j > k), a - column[:, None] * row[None, :], tl.where((j == k) & (i >= k), column[:, None], a))
-    tl.store(a_ptr + i.to(tl.int64) * stride_m + j, tl.where(i >= j, a, 0), mask=inside)
+    tl.store(a_ptr + i.to(tl.int64) * stride_m + j.to(tl.int64) * stride_n, tl.where(i >= j, a, 0), mask=inside)
     tl.store(info_ptr + batch, failed)

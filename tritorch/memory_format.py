@@ -102,6 +102,15 @@ def broadcasting(shape, *strides):
     return ordered_strides(shape, innermost_first(shape, *strides)[0])
 
 
+@remember
+def picked(shape, rest, d, *indices):
+    """Of x[…, indices, …], an elementwise operator on x, which is repeated along the dims of its indices, and on these, which are repeated
+    along those of x. `rest` are the strides of x without the dims that are picked from, `indices` those of the index tensors, whose dims
+    begin at d."""
+    before, after = (0,) * d, (0,) * (len(rest) - d)
+    return broadcasting(shape, (*rest[:d], *(0,) * (len(shape) - len(rest)), *rest[d:]), *[(*before, *s, *after) for s in indices])
+
+
 def innermost_first(shape, *strides):
     """The dims in the order in which an elementwise operator takes them, and whether other orders would do as well."""
     order, undecided = list(range(len(shape)))[::-1], False

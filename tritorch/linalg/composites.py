@@ -58,7 +58,7 @@ def lstsq(input, b, rcond=None, *, driver=None):
         X = full_rank(input, b)
     else:
         rcond = finfo(input.dtype.to_real()).eps * max(m, n) if rcond is None else rcond
-        X = precise_product(pinv(input, rtol=rcond), b)
+        X = precise_product(b.mT, pinv(input, rtol=rcond).mT).mT         # its columns are contiguous, as PyTorch's
         with no_grad():
             S = svdvals(input)
             rank = above(S, 0.0, rcond).sum(-1) if S.shape[-1] else create.new_zeros(input, input.shape[:-2], dtype=types.int64)
@@ -79,7 +79,7 @@ def full_rank(A, B):
         ends = (R.detach().diagonal(0, -2, -1) == 0).any(-1)
         if ends.any():
             raise LinAlgError(sentence("linalg.lstsq", "matrices of full rank", "others", use="driver='gelsd'"))
-    return (precise_product(Q, substitute(adjoint(R), B, False, False)) if wide
+    return (precise_product(substitute(adjoint(R), B, False, False).mT, Q.mT).mT if wide
             else substitute(R, precise_product(adjoint(Q), B), True, False))
 
 
@@ -170,4 +170,4 @@ def vander(x, *, N=None):
     x = x if x.shape else x.reshape(1)
     count = x.shape[-1] if N is None else N
     check(count > 1, "linalg.vander", "N of at least 2", count)
-    return x.unsqueeze(-1) ** create.arange(count, device=x.device)
+    return x.contiguous().unsqueeze(-1) ** create.arange(count, device=x.device)

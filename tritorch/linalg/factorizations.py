@@ -12,6 +12,7 @@ from tritorch.ops.matrices import check_matrices, refuse
 from tritorch.ops.solving import SINGULAR
 from tritorch.ops.triangles import triangle
 from tritorch.return_types import result
+from tritorch.tensor import own
 
 cholesky_ex_result = result("linalg_cholesky_ex", "L info")
 qr_result = result("linalg_qr", "Q R")
@@ -121,7 +122,7 @@ def qr(A, mode="reduced", *, out=None):
     check_matrices("linalg.qr", A=A)
     if mode == "r":
         k = min(A.shape[-2:])
-        R = qr_factors(A, False)[1] if again(A) and A.requires_grad else triangle(geqrf_factors(A)[0][..., :k, :], 0, True)
+        R = qr_factors(A, False)[1] if again(A) and A.requires_grad else own(triangle(geqrf_factors(A)[0][..., :k, :].mT, 0, False).mT)
         return deliver_all(qr_result, (create.new_zeros(A, 0), R), out)
     return deliver_all(qr_result, qr_factors(A, mode == "complete"), out)
 

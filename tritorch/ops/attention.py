@@ -65,7 +65,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
             out = plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, dropout, base)
             return out if lead is None else out.reshape(*lead, *out.shape[-2:])
         out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, dropout, base)[0]
-        return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+        return out if lead is None else out.contiguous().reshape(*lead, *out.shape[-2:])
     except Exception as error:
         if answer := refuse_misuse(error):
             return answer[0]
@@ -147,8 +147,18 @@ def attention(query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, lo
               "packed sequences in one batch, without attn_mask and dropout, their places in query and key integers of one shape (N + 1,)",
               B, cu_seq_q.shape, cu_seq_k.shape)
     device = common_device("attention", query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k)
-    shape = B, H, L, EV                                                  # heads lie as the query's do: joining them again is no copy
-    return [(shape, dtype, device, dense_strides(shape, query.strides)), ((B, H, L), dtype.compute, device)]
+    strides = _order((B, H, L, EV), device, query, key, value, longest is None, dropout[0])
+    return [((B, H, L, EV), dtype, device, strides), ((B, H, L), dtype.compute, device)]
+
+
+def _order(shape, device, query, key, value, alone, dropped):
+    """Strides of the result, as PyTorch's: heads lie as the query's do, joining them again is no copy. What PyTorch composes of products on
+    the CPU, as all on meta, is contiguous."""
+    if device.type != "cuda" and alone:
+        even = shape[-1] == query.shape[-1] and all(x.strides[-1] == 1 for x in (query, key, value))
+        if device.type == "meta" or not even or dropped or not shape[2] or not key.shape[2]:
+            return None
+    return dense_strides(shape, query.strides)
 
 
 attention.impl("cpu")(attention_cpu.forward)

@@ -12,21 +12,23 @@ from tritorch.ops.composite import composite
 from tritorch.ops.matrices import (
     block,
     check_matrices,
+    column_major,
     deliver,
     each,
     lapack,
     place_for,
     precise,
     refuse,
-    scratch,
     subtract_product,
     turned,
+    unfolded,
     working,
 )
 from tritorch.ops.triangles import diag_embed, triangle
 from tritorch.ops.triangular import solve_in_place, substitute
 from tritorch.pairs import OWN, adjoint
 from tritorch.shape import next_power_of_2
+from tritorch.tensor import strided
 
 K = kernels("cholesky")
 BLOCK = 64                                                               # rows that one kernel factors; products do the rest
@@ -38,7 +40,7 @@ def cholesky_factor(A, upper):
     """(L, info): A = L Lᵀ with L lower triangular, or A = LᵀL with L upper triangular if `upper`, of which triangle of A alone is read.
     info is 0, or the order of the first leading minor that is not positive; of L then holds what was found until there, and NaN."""
     check_matrices("linalg.cholesky", True, A=A)
-    return [(A.shape, A.dtype, A.device), (A.shape[:-2], types.int32, A.device)]
+    return [(A.shape, A.dtype, A.device, column_major(A.shape)), (A.shape[:-2], types.int32, A.device)]
 
 
 @cholesky_factor.impl("cpu")
@@ -65,23 +67,22 @@ def cholesky_factor_cuda(L, info, A, upper):
         deliver(info, codes)
         return
     source, target = (turned(A.detach()), turned(L)) if upper else (A.detach(), L)
-    a = working(source, target)
-    n = a.shape[-1]
+    n = A.shape[-1]
+    a = working(source, target if n <= BLOCK else None)
     for start in range(0, n, BLOCK):
         here, left = (start, min(start + BLOCK, n)), (min(start + BLOCK, n), n)
         corner = block(a, here, here)
         rows = corner.shape[-1]
-        launch(K.cholesky_kernel, (a.shape[0],), corner, codes, *a.strides[:2], rows, start, N=next_power_of_2(rows),
+        launch(K.cholesky_kernel, (a.shape[0],), corner, codes, *a.strides, rows, start, N=next_power_of_2(rows),
                num_warps=4 if rows > 32 else 1)
         if left[0] < n:
             panel = block(a, left, here)
             solve_in_place(turned(panel), corner, False, False)          # Lᵢⱼ Lⱼⱼᵀ = Aᵢⱼ
             subtract_product(block(a, left, left), panel, turned(panel))
     if n > BLOCK:
-        lower = scratch(a, *a.shape)
-        triangle.impls["cuda"](lower, a, 0, False)
-        a = lower
-    deliver(target, a)
+        triangle.impls["cuda"](target, strided(a.storage, target.shape, unfolded(target.shape, a), a.offset, a.dtype), 0, False)
+    else:
+        deliver(target, a)
     deliver(info, codes)
 
 

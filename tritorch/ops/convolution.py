@@ -10,6 +10,7 @@ from tritorch.dtype import types
 from tritorch.errors import check, explained, refuse_misuse, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
+from tritorch.ops.lines import as_lines
 from tritorch.ops.products import one_dtype
 from tritorch.pairs import HOLOMORPHIC
 from tritorch.tensor import own
@@ -306,7 +307,7 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         x, batched = batched_input("conv1d", input, weight, 1)
         (stride,), (dilation,) = numbers("conv1d", "stride", stride, 1, 1), numbers("conv1d", "dilation", dilation, 1, 1)
         (left,), (size,) = padding_and_size("conv1d", padding, x, weight.shape[2:], (stride,), (dilation,))
-        out = convolution(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
+        out = convolution(as_lines(x), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
         return own(out if batched else out.squeeze(0))
     except Exception as error:
         if answer := refuse_misuse(error):
@@ -358,7 +359,7 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     x, batched = batched_input(name := "conv_transpose1d", input, weight, 1)
     stride, padding, extra, dilation = [(one, *numbers(name, what, value, 1, one)) for what, value, one in (
         ("stride", stride, 1), ("padding", padding, 0), ("output_padding", output_padding, 0), ("dilation", dilation, 1))]
-    out = conv_transpose2d(x.unsqueeze(2), weight.unsqueeze(2), bias, stride, padding, extra, groups, dilation).squeeze(2)
+    out = conv_transpose2d(as_lines(x), weight.unsqueeze(2), bias, stride, padding, extra, groups, dilation).squeeze(2)
     return out if batched else out.squeeze(0)
 
 

@@ -9,7 +9,7 @@ from tritorch.ops import compare, create, jacobi, slicing, view
 from tritorch.ops.complex import imag
 from tritorch.ops.extremes import amax
 from tritorch.ops.indexing import gather
-from tritorch.ops.matrices import block, check_matrices, deliver, lapack, precise, working
+from tritorch.ops.matrices import block, check_matrices, column_major, deliver, lapack, precise, working
 from tritorch.ops.sorting import sort_pairs
 from tritorch.ops.triangles import diag_embed, triangle
 from tritorch.pairs import HOST, adjoint
@@ -23,7 +23,8 @@ def symmetric_eigen(A, lower):
     one: L (…, n), real, rises, the columns of V (…, n, n) are orthonormal, and of each the element of the greatest size is positive. info,
     int32, is 1 where A has numbers that are none."""
     check_matrices("linalg.eigh", True, A=A)
-    return [(A.shape[:-1], A.dtype.to_real(), A.device), (A.shape, A.dtype, A.device), (A.shape[:-2], types.int32, A.device)]
+    return [(A.shape[:-1], A.dtype.to_real(), A.device), (A.shape, A.dtype, A.device, column_major(A.shape)),
+            (A.shape[:-2], types.int32, A.device)]
 
 
 @symmetric_eigen.impl("cpu")

@@ -11,7 +11,7 @@ from tritorch.ops import compare, create
 from tritorch.ops.complex import imag, real
 from tritorch.ops.copy import transfer
 from tritorch.ops.eigen import phase_free, turn_of
-from tritorch.ops.matrices import check_matrices, lapack, precise
+from tritorch.ops.matrices import check_matrices, column_major, lapack, precise
 from tritorch.ops.solving import solve_of
 from tritorch.ops.triangles import diag_embed
 from tritorch.pairs import OWN, adjoint
@@ -24,7 +24,7 @@ def general_eigen(A):
     element of the greatest size of each is positive. info, int32, is 1 where A has numbers that are none, 2 where LAPACK failed."""
     check_matrices("linalg.eig", True, A=A)
     kind = A.dtype.to_complex()
-    return [(A.shape[:-1], kind, A.device), (A.shape, kind, A.device), (A.shape[:-2], types.int32, A.device)]
+    return [(A.shape[:-1], kind, A.device), (A.shape, kind, A.device, column_major(A.shape)), (A.shape[:-2], types.int32, A.device)]
 
 
 @general_eigen.impl("cpu")

@@ -15,6 +15,7 @@ from tritorch.ops.matrices import (
     deliver,
     each,
     lapack,
+    place_for,
     precise,
     product,
     scratch,
@@ -162,7 +163,7 @@ def reflected(A, tau, other, transpose):
     check(len(tau.shape) > 0 and A.shape[-2] == other.shape[-2] and min(A.shape[-2:]) >= tau.shape[-1], name,
           "at least as many rows and columns as reflections", A.shape, tau.shape)
     check(A.shape[:-2] == tau.shape[:-1] == other.shape[:-2], name, "equal batches", A.shape, tau.shape, other.shape)
-    return other.shape, other.dtype, common_device(name, A, tau, other)
+    return other.shape, other.dtype, common_device(name, A, tau, other), column_major(other.shape)
 
 
 @reflected.impl("cpu")
@@ -233,7 +234,8 @@ def qr_factors(A, complete):
     check_matrices("linalg.qr", A=A)
     lead, (m, n) = A.shape[:-2], A.shape[-2:]
     k = m if complete else min(m, n)
-    return [((*lead, m, k), A.dtype, A.device), ((*lead, k, n), A.dtype, A.device)]
+    Q, R = (*lead, m, k), (*lead, k, n)
+    return [(Q, A.dtype, A.device, column_major(Q)), (R, A.dtype, A.device, column_major(R))]
 
 
 @qr_factors.impl("cpu")
@@ -259,7 +261,7 @@ def qr_factors_cpu(Q, R, A, complete):
 def qr_factors_cuda(Q, R, A, complete):
     if not Q.numel():
         return
-    q = scratch(Q, Q.numel() // (Q.shape[-2] * Q.shape[-1]), *Q.shape[-2:])
+    q = place_for(Q, Q.numel() // (Q.shape[-2] * Q.shape[-1]), *Q.shape[-2:])
     transfer(q, copy.broadcast_view(create.eye(*Q.shape[-2:], dtype=Q.dtype, device=Q.device), q.shape))
     if A.numel():
         a = turned(working(turned(A.detach())))
@@ -367,8 +369,10 @@ def ormqr(input, input2, input3, left=True, transpose=False, *, out=None):
     tensor([[-5.],
             [ 0.]])
     """
-    made = reflected(input, input2, input3, transpose) if left else adjoint(reflected(input, input2, adjoint(input3), not transpose))
-    return copy.deliver(own(made), out, exact=True)
+    if left:
+        return copy.deliver(reflected(input, input2, input3, transpose), out, exact=True)
+    made = reflected(input, input2, adjoint(input3), not transpose)
+    return copy.deliver(own(adjoint(made.contiguous())), out, exact=True)               # its columns are contiguous, too
 
 
 @composite

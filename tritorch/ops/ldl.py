@@ -79,7 +79,8 @@ def ldl_solution(LD, pivots, B, hermitian=False):
     check(pivots.dtype is types.int32, "linalg.ldl_solve", "pivots of int32", pivots.dtype)
     check(pivots.shape == LD.shape[:-1], "linalg.ldl_solve", f"pivots of shape {tuple(LD.shape[:-1])}", pivots.shape)
     lead = broadcast_shapes("linalg.ldl_solve", LD.shape[:-2], B.shape[:-2])
-    return (*lead, *B.shape[-2:]), B.dtype, common_device("linalg.ldl_solve", LD, B)
+    shape = (*lead, *B.shape[-2:])
+    return shape, B.dtype, common_device("linalg.ldl_solve", LD, B), column_major(shape)
 
 
 @ldl_solution.impl("cpu")

@@ -31,7 +31,7 @@ from tritorch.ops.view import expand_to
 from tritorch.pairs import HOST, adjoint
 from tritorch.return_types import result
 from tritorch.shape import cdiv, next_power_of_2
-from tritorch.tensor import strided
+from tritorch.tensor import own, strided
 
 K = kernels("lu")
 PANEL = {4: 1 << 15, 8: 1 << 13}                                         # elements of so many bytes that one kernel has in registers
@@ -158,8 +158,9 @@ def in_order(x, order):
 
 
 def put_back(x, order):
-    """The rows of x where `order` took them from."""
-    return scatter_write(create.new_zeros(x, x.shape), -2, expand_to(order.unsqueeze(-1), x.shape), x)
+    """The rows of x where `order` took them from, in columns that are contiguous."""
+    x = x.mT
+    return own(scatter_write(create.new_zeros(x, x.shape), -1, expand_to(order.unsqueeze(-2), x.shape), x).mT)
 
 
 @lu_factors.samples

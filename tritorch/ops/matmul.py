@@ -3,6 +3,7 @@ from math import prod
 
 from tritorch.dtype import types
 from tritorch.errors import answered, check, explained, refuse_misuse, sentence, tensors
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import products as cards
 from tritorch.ops.complex import conj
 from tritorch.ops.copy import deliver
@@ -243,7 +244,7 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)
-    return deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
+    return deliver(product if beta == 0 else (input if beta == 1 else input * beta) + product, out)
 
 
 def _add(input, a, b, beta, alpha, out_dtype, out):
@@ -286,17 +287,17 @@ def matrix_power(input, n, *, out=None):
     if n < 0:
         from tritorch.ops.solving import inverse
 
-        return matrix_power(inverse(input), -n, out=out)
+        return inverse(input, out=out) if n == -1 else matrix_power(inverse(input), -n, out=out)
     if n == 0:
         ones = eye(input.shape[-1], dtype=input.dtype, device=input.device)
-        return deliver(input.clone().copy_(ones), out)                   # a copy of the input, whose gradient is then zeros
+        return deliver(input.clone(memory_format=contiguous_format).copy_(ones), out)      # of the input: its gradient is zeros
     result, square = None, input
     while n:
         if n & 1:
             result = square if result is None else result @ square
         n >>= 1
         square = square @ square if n else square
-    return deliver(result.clone() if result is input else result, out)
+    return deliver(result.clone(memory_format=contiguous_format) if result is input else result, out)
 
 
 def kron(input, other, *, out=None):

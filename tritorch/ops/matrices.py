@@ -8,6 +8,7 @@ from tritorch.errors import LinAlgError, check, sentence, tensors
 from tritorch.ops.copy import broadcast_view, transfer
 from tritorch.ops.gemm import gemm
 from tritorch.precision import highest
+from tritorch.shape import same_strides
 from tritorch.tensor import empty, strided
 
 PRECISE = (types.float32, types.float64, types.complex64, types.complex128)
@@ -78,11 +79,10 @@ def three(x):
 
 
 def working(x, target=None):
-    """A contiguous copy (batch, rows, columns) of matrices that may be written: in the memory of `target`, if that is contiguous."""
+    """A copy (batch, rows, columns) of matrices that may be written, without gaps: in the memory of `target`, if it has none."""
     shape = (prod(x.shape[:-2]), *x.shape[-2:])
-    fits = target is not None and target.shape == x.shape and target.is_contiguous()
-    made = strided(target.storage, shape, _rows(shape), target.offset, x.dtype) if fits else empty(shape, x.dtype, x.device)
-    transfer(strided(made.storage, x.shape, _rows(x.shape), made.offset, x.dtype), x.detach())
+    made = empty(shape, x.dtype, x.device) if target is None or target.shape != x.shape else place_for(target, *shape)
+    transfer(strided(made.storage, x.shape, unfolded(x.shape, made), made.offset, x.dtype), x.detach())
     return made
 
 
@@ -92,20 +92,30 @@ def scratch(like, *shape, dtype=None):
 
 
 def place_for(out, *shape):
-    """Memory of this shape for what goes into `out`: its own, if that is contiguous."""
-    return strided(out.storage, shape, _rows(shape), out.offset, out.dtype) if out.is_contiguous() else empty(shape, out.dtype, out.device)
+    """Memory of this shape for what goes into `out`: its own, if the rows or columns of its matrices follow each other without gaps."""
+    if out.is_contiguous():
+        return strided(out.storage, shape, _rows(shape), out.offset, out.dtype)
+    if is_column_major(out):
+        return strided(out.storage, shape, column_major(shape), out.offset, out.dtype)
+    return empty(shape, out.dtype, out.device)
 
 
 def deliver(out, made):
     """Bring a result (batch, …) into `out`, unless it was made there."""
-    if made.storage is not out.storage or not out.is_contiguous() or made.offset != out.offset:
-        transfer(out, strided(made.storage, out.shape, unfolded(out.shape, made), made.offset, made.dtype))
+    strides = unfolded(out.shape, made)
+    if made.storage is not out.storage or made.offset != out.offset or not same_strides(out.shape, out.strides, strides):
+        transfer(out, strided(made.storage, out.shape, strides, made.offset, made.dtype))
 
 
 def column_major(shape):
     """The strides of matrices whose columns are contiguous: so PyTorch's factorizations leave theirs."""
     strides = _rows((*shape[:-2], shape[-1], shape[-2]))
     return (*strides[:-2], strides[-1], strides[-2])
+
+
+def is_column_major(x):
+    """Whether a tensor of matrices has these strides."""
+    return len(x.shape) > 1 and same_strides(x.shape, x.strides, column_major(x.shape))
 
 
 def _rows(shape):

@@ -100,6 +100,8 @@ def namespace(name):
         else:
             found = importlib.import_module("tritorch.ops." + name) if there else OpNamespace(name)
         setattr(ops, name, found)
+        if name == "profiler":
+            importlib.import_module("tritorch.profiler.marks")           # which puts its operators there
     return found
 
 

@@ -13,6 +13,7 @@ from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import op
 from tritorch.dtype import check_beside, types
 from tritorch.errors import sentence, whole_numbers
+from tritorch.memory_format import like_image
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize_cpu import deliver, gradients, matrix, normalize_array, scratch
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
@@ -232,7 +233,8 @@ layer_norm_backward.workloads(lambda make: norm_sizes(
 def rms_norm_rows(input, normalized_shape, weight=None, eps=1e-6):
     """RMS norm and the statistic of every row: (out, 1 / √(mean(x²) + eps)). Only `out` has a gradient."""
     lead, shape, device = leading("rms_norm", input, normalized_shape, weight), input.shape, input.storage.device
-    return [(shape, input.dtype, device), (shape[:lead], input.dtype.compute, device)]
+    order = () if device.type == "cuda" else (like_image(shape, input),)               # PyTorch has one kernel there, elsewhere products
+    return [(shape, input.dtype, device, *order), (shape[:lead], input.dtype.compute, device)]
 
 
 @rms_norm_rows.impl("cpu")

@@ -11,6 +11,7 @@ from tritorch.memory_format import like_image
 from tritorch.ops.avg_pooling import by_dims, image_promise, launch_places
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import add_slices
+from tritorch.ops.lines import as_lines
 from tritorch.ops.loops import as_number
 from tritorch.ops.tiling import even_parts
 from tritorch.pairs import Parts, as_word, check_number
@@ -145,7 +146,7 @@ def edge_pad(input, pad, mode):
     """
     check(input.ndim == 4 and len(pad) == 4, "pad", "images with an edge on 4 sides", input.shape, pad)
     shape = (*input.shape[:2], input.shape[2] + pad[2] + pad[3], input.shape[3] + pad[0] + pad[1])
-    return image_promise(shape, input.dtype, input)
+    return image_promise(shape, input.dtype, input)[:3 if mode == "circular" else 4]    # composed in PyTorch, of contiguous parts
 
 
 def _sources(n, before, after, mode):
@@ -265,7 +266,7 @@ def _edged(x, pad, mode):
     if x.ndim == dims + 1:
         return _edged(x.unsqueeze(0), pad, mode).squeeze(0)
     if dims == 1:
-        return edge_pad(x.unsqueeze(2), (*pad, 0, 0), mode).squeeze(2)
+        return edge_pad(as_lines(x), (*pad, 0, 0), mode).squeeze(2)
     if dims == 2:
         return edge_pad(x, pad, mode)
     return by_dims(x, lambda images: edge_pad(images, pad[:4], mode), lambda layers: edge_pad(layers, (0, 0, *pad[4:]), mode))

@@ -2,42 +2,60 @@
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch, tile
-from tritorch.dispatch import op
+from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, explained, no_values
 from tritorch.keywords import also
+from tritorch.memory_format import picked
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.bounds import within
 from tritorch.ops.indexing import (
+    check_index,
     check_long,
+    check_range,
     gather,
     index_select,
-    index_select_cpu,
     index_select_cuda,
 )
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.shaping import stack
 from tritorch.pairs import OWN
-from tritorch.shape import broadcast_shapes, cdiv, own_dim, prod
-from tritorch.tensor import empty, own
+from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, memory_order, own_dim, prod, wrap_dim
+from tritorch.tensor import empty, in_order, own
 
 K = kernels("indexing")
 
 
 @op
-def pick(input, dim, index):
-    """The slices of `input` along `dim` that the vector `index` names; negative ones count from the end, as in x[index]."""
-    return index_select.body(input, dim, index)
+def pick(input, dim, index, strides=None):
+    """The slices of `input` along `dim` that `index`, of any dims, names; negative ones count from the end, as in x[index]. The result has
+    these strides, by default PyTorch's of x[index]."""
+    check_index("index", index, IndexError)
+    d = own_dim(dim, input.shape, "index")
+    shape = (*input.shape[:d], *index.shape, *input.shape[d + 1:])
+    if strides is None and not (input.is_contiguous() and index.is_contiguous()):
+        strides = picked(shape, (*input.strides[:d], *input.strides[d + 1:]), d, index.strides)
+    return shape, input.dtype, common_device("index", input, index), strides
 
 
 @pick.impl("cpu")
-def pick_cpu(out, input, dim, index):
-    index_select_cpu(out, input, dim, index, "index", True)
+def pick_cpu(out, input, dim, index, strides):
+    check_range("index", index, input.shape[dim], wrap=True)
+    np.copyto(out, np.take(input, index, axis=dim))
 
 
 @pick.impl("cuda")
-def pick_cuda(out, input, dim, index):
-    index_select_cuda(out, input, dim, index, "index", True)
+def pick_cuda(out, input, dim, index, strides):
+    d, n = wrap_dim(dim, len(input.shape), "index"), len(index.shape)
+    if n and not out.is_contiguous():                                    # the same with the dims in their order in memory
+        order = memory_order(out.strides)
+        places = [k for k, o in enumerate(order) if d <= o < d + n]
+        if places[-1] - places[0] == n - 1:
+            index = view.permute_dims(index.detach(), [order[k] - d for k in places])
+            kept = [o if o < d else o - n + 1 for o in order if not d <= o < d + n]
+            input = view.permute_dims(input.detach(), (*kept[:places[0]], d, *kept[places[0]:]))
+            out, d = in_order(out, out.strides), places[0]
+    index_select_cuda(out, input, d, index, "index", True)
 
 
 @pick.grad("input")
@@ -51,7 +69,11 @@ def pick_grad(g, input_shape, dim, index):
 def pick_samples(make):
     yield make(5, 3), 0, make(4, integer=True, low=-5, high=5)
     yield make(2, 7, 3), -2, make(9, integer=True, low=-7, high=7)
+    yield make(2, 5, 3), 1, make(2, 4, integer=True, low=-5, high=5)
     yield make(6), 0, make(0, integer=True)
+    yield make(4, 3), 1, make(integer=True, low=0, high=3)
+    for strides in ((1, 8, 4, 16), (2, 16, 1, 8)):
+        yield make(4, 3, 2), 1, make(2, 2, integer=True, low=0, high=3), strides
 
 
 @pick.errors
@@ -65,21 +87,22 @@ pick.workloads(index_select.workloads_body)
 
 def index(input, indices):
     """The elements that index tensors name together, one tensor or None for each dim: numpy's rules."""
-    picked = [d for d, k in enumerate(indices) if k is not None]
-    shape = put_shape(input, indices)
-    if len(picked) == 1:
-        d, places = picked[0], indices[picked[0]]
-        if len(places.shape) == 1:
-            return pick(input, d, places)
-        return own(view.reshape(pick(input, d, view.reshape(places, -1)), shape))
-    order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
-    sizes = [input.shape[d] for d in order]
-    rows = view.reshape(view.permute_dims(input, order), prod(sizes[:len(picked)]), *sizes[len(picked):])
-    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
-    made = view.reshape(pick(rows, 0, flat_rows(input.shape, indices, picked)), *common, *sizes[len(picked):])
-    if picked == list(range(picked[0], picked[-1] + 1)):
-        made = view.movedim(made, tuple(range(len(common))), tuple(range(picked[0], picked[0] + len(common))))
-    return own(made)
+    where = [d for d, k in enumerate(indices) if k is not None]
+    if len(where) == 1:
+        return pick(input, where[0], indices[where[0]])
+    first, count = where[0], len(where)
+    if where[-1] - first != count - 1:                                   # dims that are not neighbours come first
+        order = (*where, *[d for d in range(len(input.shape)) if d not in where])
+        input, indices, first = view.permute_dims(input, order), tuple([indices[d] for d in order]), 0
+    together, after = indices[first:first + count], first + count
+    common, shape = broadcast_shapes("index", *[k.shape for k in together]), put_shape(input, indices)
+    strides = None
+    if not input.is_contiguous() or not all(k.is_contiguous() and k.shape == common for k in together):
+        rest = (*input.strides[:first], *input.strides[after:])
+        strides = picked(shape, rest, first, *[broadcast_strides(k.shape, k.strides, common) for k in together])
+    rows = view.reshape(input, (*input.shape[:first], prod(input.shape[first:after]), *input.shape[after:]))
+    places = flat_rows(input.shape, indices, list(range(first, after)))
+    return pick(rows, first, places if len(common) == 1 else view.reshape(places, common), strides)
 
 
 # ------------------------------------------------------------------ places that are not zero
@@ -176,8 +199,7 @@ def masked_select(input, mask, *, out=None):
 def take(input, index, *, out=None):
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
     check_long("take", index)
-    made = view.reshape(pick(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
-    return copy.deliver(own(made), out, exact=True)
+    return copy.deliver(pick(view.reshape(input, -1), 0, copy.contiguous(index)), out, exact=True)
 
 
 def take_along_dim(input, indices, dim=None, *, out=None):

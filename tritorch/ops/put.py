@@ -5,7 +5,7 @@ from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, refuse_misuse, sentence
-from tritorch.memory_format import contiguous_format
+from tritorch.memory_format import contiguous_format, dense_strides
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.faults import fault_word
@@ -26,7 +26,7 @@ def put(input, indices, values, accumulate, wrap=True):
         raise RuntimeError(sentence("index_put", f"values that broadcast to {shape}", values.shape))
     if values.dtype is not input.dtype:
         raise RuntimeError(sentence("index_put", f"values of {input.dtype}", values.dtype))
-    return input.shape, input.dtype, common_device("index_put", input, *indices, values)
+    return input.shape, input.dtype, common_device("index_put", input, *indices, values), input.strides, dense_strides
 
 
 def put_shape(input, indices):
@@ -231,7 +231,8 @@ def index_copy(input, dim, index, source, *, out=None):
     check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
     want = (*input.shape[:d], count, *input.shape[d + 1:])
     check(source.shape == want or len(input.shape) < 2 and len(source.shape) < 2, "index_copy", f"a source of shape {want}", source.shape)
-    return index_put_along(input, dim, index, source, out, False)
+    made = index_put_along(input, dim, index, source, out, False)
+    return made if out is not None else copy.contiguous(made)            # as PyTorch's
 
 
 def index_fill(input, dim, index, value, *, out=None):
@@ -301,8 +302,10 @@ def put_elements(input, index, source, accumulate=False):
     """input with the elements of source written (or added) at places of the flattened tensor."""
     check_long("put", index)
     flat = view.reshape(input.clone(memory_format=contiguous_format), -1)
-    made = put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate)
-    return view.reshape(made, input.shape)
+    made = view.reshape(put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate), input.shape)
+    if input.is_contiguous():
+        return made
+    return copy.copy_to(made, made.dtype, made.device, dense_strides(input.shape, input.strides))
 
 
 def put_(input, index, source, accumulate=False):

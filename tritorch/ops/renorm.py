@@ -2,6 +2,7 @@
 import operator
 
 from tritorch.errors import check, explained
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy
 from tritorch.ops.statistics import vector_norm
 from tritorch.shape import wrap_dim
@@ -24,7 +25,7 @@ def renorm(input, p, dim, maxnorm, *, out=None):
     wide = input.dtype.compute
     norms = vector_norm(input, p, tuple(d for d in range(input.ndim) if d != kept), True, dtype=wide if wide is not input.dtype else None)
     scale = compare.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1.0)
-    return copy.deliver((input * scale).to(input.dtype) if wide is not input.dtype else input * scale, out)
+    return copy.deliver((input * scale).to(input.dtype, memory_format=contiguous_format).contiguous(), out)
 
 
 def renorm_(input, p, dim, maxnorm):

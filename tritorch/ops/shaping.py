@@ -54,7 +54,7 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     tensors, dim = several("stack", tensors), dim if axis is None else axis
     check(len(shapes := dict.fromkeys([t.shape for t in tensors])) == 1, "stack", "one tensor or more of one shape", *shapes)
     shape, d = tensors[0].shape, wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
-    if d < len(shape) and out is None and all(t.is_contiguous() and type(t.storage) is not Spread for t in tensors):
+    if d < len(shape) and out is None and all(type(t.storage) is not Spread for t in tensors):
         return own(view.view_as_shape(cat(tensors, d), (*shape[:d], len(tensors), *shape[d:])))         # one view in the place of many
     return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
 
@@ -257,9 +257,9 @@ def rot90(input, k=1, dims=(0, 1)):
     a, b = [wrap_dim(d, len(input.shape), "rot90") for d in dims]
     check(a != b, "rot90", "two different dims", tuple(dims))
     k %= 4
-    if k == 2:
-        return flip_dims(input, (a, b))
-    return input.clone() if k == 0 else view.transpose(flip_dims(input, (b,)) if k == 1 else flip_dims(input, (a,)), a, b)
+    if k % 2 == 0:
+        return flip_dims(input, (a, b)) if k else copy.clone(input, memory_format=contiguous_format)
+    return view.transpose(flip_dims(input, (b,)) if k == 1 else flip_dims(input, (a,)), a, b)
 
 
 def roll(input, shifts, dims=None):
@@ -328,7 +328,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     check(count >= 0, "repeat_interleave", "repeats that are not negative", count)
     check(output_size in (None, n * count), "repeat_interleave", f"an output_size of {n * count}", output_size)
     spread = view.unsqueeze(input, d + 1).expand(*input.shape[:d], n, count, *input.shape[d + 1:])
-    return view.reshape(copy.clone(spread), (*input.shape[:d], n * count, *input.shape[d + 1:]))
+    return view.reshape(copy.clone(spread, memory_format=contiguous_format), (*input.shape[:d], n * count, *input.shape[d + 1:]))
 
 
 # ------------------------------------------------------------------ grids and pairs

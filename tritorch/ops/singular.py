@@ -13,7 +13,7 @@ from tritorch.ops.eigen import diagonal_of, phase_free, positive, turn_of
 from tritorch.ops.extremes import amax
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.indexing import gather
-from tritorch.ops.matrices import block, check_matrices, deliver, finite, precise, three
+from tritorch.ops.matrices import block, check_matrices, column_major, deliver, finite, precise, three
 from tritorch.ops.precise_product import precise_product
 from tritorch.ops.shaping import cat
 from tritorch.ops.sorting import sort_pairs
@@ -21,6 +21,7 @@ from tritorch.ops.triangles import diag_embed
 from tritorch.pairs import HOST, adjoint
 from tritorch.return_types import result
 from tritorch.shape import wrap_dim
+from tritorch.tensor import own
 
 svd_result = result("svd", "U S V")
 
@@ -33,7 +34,9 @@ def svd_factors(A):
     check_matrices("linalg.svd", A=A)
     lead, (m, n) = A.shape[:-2], A.shape[-2:]
     k = min(m, n)
-    return [((*lead, m, k), A.dtype, A.device), ((*lead, k), A.dtype.to_real(), A.device), ((*lead, k, n), A.dtype, A.device),
+    left, right = (*lead, m, k), (*lead, k, n)
+    across = None if A.is_cuda else column_major(right)                  # PyTorch has V there
+    return [(left, A.dtype, A.device, column_major(left)), ((*lead, k), A.dtype.to_real(), A.device), (right, A.dtype, A.device, across),
             (lead, types.int32, A.device)]
 
 
@@ -177,9 +180,10 @@ def decomposed(name, A, full):
     U, S, Vh, info = svd_factors(A)
     finite(name, info)
     if full and U.shape[-2] > U.shape[-1]:
-        U = cat([U, complement(U)], -1)
+        U = own(cat([U.mT, complement(U).mT], -2).mT)                    # in the order of dims that the parts have
     if full and Vh.shape[-1] > Vh.shape[-2]:
-        Vh = cat([Vh, adjoint(complement(adjoint(Vh)))], -2)
+        rest = adjoint(complement(adjoint(Vh)))
+        Vh = cat([Vh, rest], -2) if Vh.is_cuda else own(cat([Vh.mT, rest.mT], -1).mT)
     return U, S, Vh
 
 

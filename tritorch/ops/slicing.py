@@ -7,6 +7,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import int64
 from tritorch.errors import check, sentence, tensors, whole_numbers
 from tritorch.keywords import also
+from tritorch.ops.copy import copy_to
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, own_dim, wrap_dim
@@ -319,7 +320,8 @@ hsplit, vsplit, dsplit = _split_along("hsplit", 1, 1), _split_along("vsplit", 0,
 
 # ------------------------------------------------------------------ copies with a part replaced
 def _replaced(input, src, part, name):
-    out = input.clone()
+    gaps = not any(n > 1 and not s for n, s in zip(input.shape, input.strides))          # these stay; what is repeated gets memory
+    out = copy_to(input, input.dtype, input.device, input.strides) if gaps else input.clone()
     target = part(out)
     check(target.shape == src.shape, name, f"a source of shape {tuple(target.shape)}", tuple(src.shape))
     target.copy_(src)
@@ -345,4 +347,4 @@ def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
 
 def as_strided_scatter(input, src, size, stride, storage_offset=None):
     """A copy of input with `src` as the part that `as_strided` would give."""
-    return _replaced(input.contiguous(), src, lambda x: as_strided(x, size, stride, storage_offset), "as_strided_scatter")
+    return _replaced(input, src, lambda x: as_strided(x, size, stride, storage_offset), "as_strided_scatter")

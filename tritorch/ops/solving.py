@@ -18,12 +18,14 @@ from tritorch.ops.matrices import (
     column_major,
     deliver,
     each,
+    is_column_major,
     precise,
     refuse,
     regular,
     scratch,
     spread,
     three,
+    turned,
 )
 from tritorch.ops.triangles import diag_embed
 from tritorch.ops.triangular import solve_in_place, substitute
@@ -46,7 +48,8 @@ def solve_square(A, B):
     check_matrices("linalg.solve", True, A=A, B=B)
     check(A.shape[-1] == B.shape[-2], "linalg.solve", "as many rows in B as in A", A.shape, B.shape)
     lead, home = broadcast_shapes("linalg.solve", A.shape[:-2], B.shape[:-2]), common_device("linalg.solve", A, B)
-    return [((*lead, *B.shape[-2:]), B.dtype, home), (A.shape, A.dtype, home, column_major(A.shape)), (A.shape[:-1], types.int64, home),
+    shape = (*lead, *B.shape[-2:])
+    return [(shape, B.dtype, home, column_major(shape)), (A.shape, A.dtype, home, column_major(A.shape)), (A.shape[:-1], types.int64, home),
             (A.shape[:-2], types.int32, home)]
 
 
@@ -67,9 +70,10 @@ def solve_square_cuda(X, LU, order, info, A, B):
     pivots = scratch(A, *A.shape[:-1], dtype=types.int32)
     lu_factors_cuda(LU, pivots, order, info, A, True)
     if X.numel():
-        x = X if X.is_contiguous() else scratch(X, *X.shape)
-        places = broadcast_view(order.unsqueeze(-1), X.shape)
-        gather.impls["cuda"](x, broadcast_view(B.detach(), X.shape), -2, places)
+        x = X if X.is_contiguous() or is_column_major(X) else scratch(X, *X.shape)
+        operands = x, broadcast_view(B.detach(), X.shape), broadcast_view(order.unsqueeze(-1), X.shape)
+        made, source, places = operands if x.is_contiguous() else [turned(v) for v in operands]
+        gather.impls["cuda"](made, source, -2 if made is x else -1, places)
         rows, factors = three(x), spread(LU, X.shape[:-2])
         solve_in_place(rows, factors, False, True)
         solve_in_place(rows, factors, True, False)
@@ -87,8 +91,8 @@ def solve_square_grad(g_X, A, X, LU, order):
 
 def solve_transposed(LU, order, g):
     """Aᵀ X = g from the factors of A, of complex numbers with the adjoint in the place of the transpose."""
-    turned = adjoint(LU)
-    x = substitute(turned, substitute(turned, g, False, False), True, True)
+    factors = adjoint(LU)
+    x = substitute(factors, substitute(factors, g, False, False), True, True)
     return put_back(x, expand_to(order, x.shape[:-1]))
 
 

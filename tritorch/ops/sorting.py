@@ -7,6 +7,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check, real_numbers, tensors
+from tritorch.memory_format import dense_strides
 from tritorch.ops import compare, copy, create, linspace, slicing, view
 from tritorch.ops.bincount import tally
 from tritorch.ops.copy import transfer
@@ -18,7 +19,7 @@ from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
 from tritorch.pairs import refuse
 from tritorch.return_types import result
-from tritorch.shape import cdiv, own_dim, prod, wrap_dim
+from tritorch.shape import cdiv, memory_order, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
 K = kernels("sorting")
@@ -30,20 +31,21 @@ histogram_result = result("histogram", "hist bin_edges")
 
 # ------------------------------------------------------------------ the first k of each row, in order
 @op(returns=("values", "indices"))
-def sorted_first(input, k, dim, descending):
+def sorted_first(input, k, dim, descending, alike=False):
     """The k smallest (or greatest) elements along `dim` in order, equal ones as they came, and where they were. NaN counts as the
-    greatest."""
+    greatest. `alike`: the results keep the input's order of dims."""
     if not input.shape:
         check(0 <= k <= 1, "topk", "k of at most 1", k)
         return [((), input.dtype, input.storage.device), ((), types.int64, input.storage.device)]
     d = wrap_dim(dim, len(input.shape), "sort")
     check(0 <= k <= input.shape[d], "topk", f"k between 0 and {input.shape[d]}, the size of dim {d}", k)
     shape = (*input.shape[:d], k, *input.shape[d + 1:])
-    return [(shape, input.dtype, input.storage.device), (shape, types.int64, input.storage.device)]
+    order = (input.strides, dense_strides) if alike else ()
+    return [(shape, input.dtype, input.storage.device, *order), (shape, types.int64, input.storage.device, *order)]
 
 
 @sorted_first.impl("cpu")
-def sorted_first_cpu(values, indices, input, k, dim, descending):
+def sorted_first_cpu(values, indices, input, k, dim, descending, alike=False):
     if not input.shape:
         values[...], indices[...] = input, 0
         return
@@ -61,19 +63,20 @@ def _trivial(values, indices, input):
 
 
 @sorted_first.impl("cuda")
-def sorted_first_cuda(values, indices, input, k, dim, descending):
+def sorted_first_cuda(values, indices, input, k, dim, descending, alike=False):
     if _trivial(values, indices, input):
         return
     d = wrap_dim(dim, len(input.shape), "sort")
-    rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
-    if d == len(input.shape) - 1 and values.is_contiguous() and indices.is_contiguous():
-        first_of_rows(view.reshape(values, -1, k), view.reshape(indices, -1, k), rows, descending)
+    order = [*[o for o in memory_order(values.strides) if o != d], d]    # of the results: of `dim` alone it may differ
+    rows = view.reshape(view.permute_dims(input, order).contiguous(), -1, input.shape[d])
+    outs = [view.permute_dims(x, order) for x in (values, indices)]
+    if all(x.is_contiguous() for x in outs):
+        first_of_rows(*[view.reshape(x, -1, k) for x in outs], rows, descending)
         return
-    lead = (*input.shape[:d], *input.shape[d + 1:])
-    made = [empty((*lead, k), x.dtype, x.device) for x in (values, indices)]
+    made = [empty(x.shape, x.dtype, x.device) for x in outs]
     first_of_rows(*[view.reshape(m, rows.shape[0], k) for m in made], rows, descending)
-    for out, m in zip((values, indices), made):
-        transfer(out, view.movedim(m, -1, d))
+    for out, m in zip(outs, made):
+        transfer(out, m)
 
 
 @sorted_first.grad("input")
@@ -91,6 +94,7 @@ def sorted_first_samples(make):
     yield make(0, 3), 3, 1, False
     yield make(5, 3), 0, 0, True
     yield make(2, 300), 5, 1, True
+    yield make(3, 4, 2), 4, 1, False, True
 
 
 @sorted_first.workloads
@@ -107,7 +111,7 @@ def sorted_first_workloads(make):
 
 def sort_pairs(input, dim, descending):
     """(values, indices) of all elements along `dim`, in stable order."""
-    return sorted_first(input, input.shape[wrap_dim(dim, len(input.shape), "sort")] if input.shape else 1, dim, descending)
+    return sorted_first(input, input.shape[wrap_dim(dim, len(input.shape), "sort")] if input.shape else 1, dim, descending, True)
 
 
 def sort(input, dim=-1, descending=False, stable=False, *, out=None):

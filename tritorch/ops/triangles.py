@@ -35,6 +35,8 @@ def triangle_cpu(out, input, diagonal, upper):
 def triangle_cuda(out, input, diagonal, upper):
     if not out.numel():
         return
+    if not out.is_contiguous() and out.mT.is_contiguous():               # as factors of matrices are
+        out, input, diagonal, upper = out.detach().mT, input.detach().mT, -diagonal, not upper
     source = view.reshape(input, -1, *input.shape[-2:])
     target = out if out.is_contiguous() else create.empty(source.shape, dtype=out.dtype, device=out.device)
     batch, rows, cols = source.shape

@@ -5,12 +5,14 @@ from tritorch.autograd.parts import needed
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.errors import check
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import copy, view
 from tritorch.ops.copy import broadcast_view
 from tritorch.ops.destinations import call, deliver_all
 from tritorch.ops.matrices import (
     block,
     check_matrices,
+    column_major,
     deliver,
     each,
     precise,
@@ -31,17 +33,19 @@ triangular_solve_result = result("triangular_solve", "solution cloned_coefficien
 
 
 @op(aliasable=("B",))
-def substitute(A, B, upper, unit):
+def substitute(A, B, upper, unit, rows=False):
     """X with A X = B, where A (…, n, n) is triangular: of its elements only those on one side of the diagonal are read, the diagonal counts
-    as ones if `unit`. B is (…, n, k); the dims in front broadcast. A zero on the diagonal gives infinities and NaN, no error."""
+    as ones if `unit`. B is (…, n, k); the dims in front broadcast. A zero on the diagonal gives infinities and NaN, no error. Columns of X
+    are contiguous, or with `rows` its rows."""
     check_matrices("linalg.solve_triangular", True, A=A, B=B)
     check(A.shape[-1] == B.shape[-2], "linalg.solve_triangular", "as many rows in B as in A", A.shape, B.shape)
     lead = broadcast_shapes("linalg.solve_triangular", A.shape[:-2], B.shape[:-2])
-    return (*lead, *B.shape[-2:]), B.dtype, common_device("linalg.solve_triangular", A, B)
+    shape = (*lead, *B.shape[-2:])
+    return shape, B.dtype, common_device("linalg.solve_triangular", A, B), None if rows else column_major(shape)
 
 
 @substitute.impl("cpu")
-def substitute_cpu(out, A, B, upper, unit):
+def substitute_cpu(out, A, B, upper, unit, rows=False):
     if not out.size:
         return
     from scipy.linalg import blas
@@ -52,7 +56,7 @@ def substitute_cpu(out, A, B, upper, unit):
 
 
 @substitute.impl("cuda")
-def substitute_cuda(out, A, B, upper, unit):
+def substitute_cuda(out, A, B, upper, unit, rows=False):
     if not out.numel():
         return
     if out.dtype.is_complex:
@@ -103,6 +107,7 @@ def substitute_samples(make):
     for shape, right, upper, unit in (((3, 3), (3, 2), False, False), ((2, 3, 3), (3, 1), True, False), ((4, 4), (2, 4, 3), True, True),
                                       ((1, 1), (1, 1), False, False), ((0, 0), (0, 2), False, False), ((2, 2), (2, 0), True, False)):
         yield regular(make, *shape), make(*right, **kind), upper, unit
+    yield regular(make, 2, 3, 3), make(3, 2, **kind), True, False, True
 
 
 @substitute.errors
@@ -137,7 +142,7 @@ def solve_triangular(input, B, *, upper, left=True, unitriangular=False, out=Non
     if left:
         return call(substitute, (input, B, upper, unitriangular), out)
     check(input.shape[-1] == B.shape[-1], "linalg.solve_triangular", "as many columns in B as in A", input.shape, B.shape)
-    return copy.deliver(own(substitute(input.mT, B.mT, not upper, unitriangular).mT), out, exact=True)
+    return copy.deliver(own(substitute(input.mT, B.mT, not upper, unitriangular, True).mT), out, exact=True)
 
 
 def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False, *, out=None):
@@ -149,5 +154,5 @@ def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False,
     """
     check_matrices("triangular_solve", False, input=input, A=A)
     made = substitute(A.mT if transpose else A, input, upper != transpose, unitriangular)
-    coefficient = view.expand_to(A, (*made.shape[:-2], *A.shape[-2:])).clone()
+    coefficient = view.expand_to(A, (*made.shape[:-2], *A.shape[-2:])).mT.clone(memory_format=contiguous_format).mT
     return deliver_all(triangular_solve_result, (made, coefficient), out)

@@ -1,7 +1,7 @@
 """Optimizers and learning rate schedules, under the names of torch.optim."""
 import sys
 
-from tritorch.optim import adagrad, adam, adam_variants, averaging, lr_scheduler, swa_utils
+from tritorch.optim import adagrad, adam, adam_variants, averaging, functional, lr_scheduler, sgd, swa_utils
 from tritorch.optim.adagrad import Adadelta, Adagrad, RMSprop
 from tritorch.optim.adam import Adam, AdamW
 from tritorch.optim.adam_variants import Adamax, NAdam, RAdam
@@ -19,3 +19,6 @@ __all__ = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"
 for _name, _file in dict(adadelta=adagrad, rmsprop=adagrad, adamw=adam, adamax=adam_variants, nadam=adam_variants, radam=adam_variants,
                          asgd=averaging, rprop=averaging).items():
     globals()[_name] = sys.modules[f"{__name__}.{_name}"] = _file
+for _file, _name in (adagrad, "adagrad rmsprop"), (adam, "adam adamw"), (sgd, "sgd"):
+    vars(_file).update({name: getattr(functional, name) for name in _name.split()})
+_functional = sys.modules[f"{__name__}._functional"] = functional

@@ -3,12 +3,39 @@ import weakref
 
 from tritorch.autograd.modes import state
 from tritorch.dispatch import Interpreter
+from tritorch.errors import check
 from tritorch.nn.hooks import register_module_forward_hook, register_module_forward_pre_hook
 from tritorch.profiler.operators import FLOPS, flops_of, name_of
 from tritorch.tensor import Tensor
 
 ELEMENTWISE = "add", "mul"                                               # of which profilers know the operations, too
 UNITS = "", "K", "M", "B", "T", "P"
+flop_registry = {}                                                       # formulas that programs have given, by the name of the operator
+
+
+def register_flop_formula(targets, get_raw=False):
+    """A decorator that gives operators a formula: of the arguments, tensors as their shapes, and `out_shape`, to the number of operations
+    of a call. `get_raw`: of the tensors themselves and `out_val`. targets: an operator, the name of one, or several. RuntimeError where
+    one has got its formula already.
+
+    >>> import tritorch as torch
+    >>> @register_flop_formula(torch.cumsum)
+    ... def cumsum_flops(x_shape, *args, out_shape):
+    ...     return out_shape[0]
+    >>> with FlopCounterMode(display=False) as counter:
+    ...     y = torch.ones(5).cumsum(0)
+    >>> counter.get_total_flops(), flop_registry.pop("cumsum") is cumsum_flops
+    (5, True)
+    """
+    def register(formula):
+        for target in targets if isinstance(targets, (list, tuple)) else (targets,):
+            name = getattr(target, "__name__", target)
+            check(name not in flop_registry, "register_flop_formula", "an operator without a formula", name)
+            flop_registry[name] = formula
+        formula.get_raw = get_raw
+        return formula
+
+    return register
 
 
 class FlopCounterMode(Interpreter):
@@ -74,7 +101,9 @@ class FlopCounterMode(Interpreter):
         return made
 
     def _flops(self, op, args, made):
-        custom = self.custom.get(op.__name__)
+        custom = self.custom.get(op.__name__) or flop_registry.get(op.__name__)
+        if getattr(custom, "get_raw", False):
+            return custom(*args, out_val=made)
         if custom is not None:
             return custom(*[a.shape if isinstance(a, Tensor) else a for a in args],
                           out_shape=made.shape if isinstance(made, Tensor) else tuple([x.shape for x in made]))

@@ -3,15 +3,17 @@ import math
 
 from tritorch.dtype import types
 from tritorch.errors import check, explained, whole_numbers
-from tritorch.memory_format import suggested
+from tritorch.memory_format import contiguous_format, suggested
 from tritorch.nn.sizes import sizes
 from tritorch.ops.avg_pooling import by_dims
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
+from tritorch.ops.lines import as_lines
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from tritorch.ops.resize import resize
 from tritorch.ops.unfold import fold_images, unfold_images
 from tritorch.ops.volumes import adaptive_avg_pool3d
+from tritorch.tensor import own
 
 
 @explained
@@ -69,7 +71,13 @@ def pixel_shuffle(input, upscale_factor):
     shape = (*lead, c // (r * r), h * r, w * r)
     if not input.numel():
         return input.reshape(shape)
-    return fold_images(input.reshape(-1, c, h * w), shape[-2:], (r, r), (1, 1), (0, 0), (r, r)).reshape(shape)
+    return _as_given(fold_images(input.reshape(-1, c, h * w), shape[-2:], (r, r), (1, 1), (0, 0), (r, r)).reshape(shape), input)
+
+
+def _as_given(made, input):
+    """An image that is channels last on the CPU where the input is one, as PyTorch's."""
+    given = suggested(input.shape, input.strides)
+    return made if input.is_cuda or given is contiguous_format else made.contiguous(memory_format=given)
 
 
 @explained
@@ -87,7 +95,7 @@ def pixel_unshuffle(input, downscale_factor):
     shape = (*lead, c * r * r, h // r, w // r)
     if not input.numel():
         return input.reshape(shape)
-    return unfold_images(input.reshape(-1, c, h, w), (r, r), (1, 1), (0, 0), (r, r)).reshape(shape)
+    return _as_given(unfold_images(input.reshape(-1, c, h, w), (r, r), (1, 1), (0, 0), (r, r)).reshape(shape), input)
 
 
 @explained
@@ -100,6 +108,9 @@ def channel_shuffle(input, groups):
     """
     _check_image("channel_shuffle", input, input.ndim >= 3 and groups > 0 and input.shape[1] % groups == 0, f"(N, C · {groups}, *)")
     n, c, *rest = input.shape
+    if suggested(input.shape, input.strides) is not contiguous_format:   # channels last, and stays so
+        pixels = input.movedim(1, -1).reshape(n, *rest, groups, c // groups)
+        return own(pixels.transpose(-2, -1).reshape(n, *rest, c).movedim(-1, 1))
     return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
 
 
@@ -145,7 +156,7 @@ def _smoothed(x, dim, size, scale, mode):
 def _resized(x, size, scales, how, corners, dtype):
     """x of 3 to 5 dims by `resize`: a row as an image of one line, of a volume its layers first."""
     if x.ndim == 3:
-        return resize(x.unsqueeze(2), (1, *size), (1.0, *scales), ("nearest", *how), corners, dtype).squeeze(2)
+        return resize(as_lines(x), (1, *size), (1.0, *scales), ("nearest", *how), corners, dtype).squeeze(2)
     if x.ndim == 4:
         return resize(x, size, scales, how, corners, dtype)
     wide = dtype.compute if "linear" in how else dtype

@@ -68,7 +68,7 @@ def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=No
     tensor([0.5000, 0.7500])
     """
     check(input.dtype.is_floating_point, "hinge_embedding_loss", "an input of a floating dtype", input.dtype)
-    loss = (float(margin) - input).clamp(min=0).masked_fill(target == 1, 0) + input.masked_fill(target == -1, 0)
+    loss = where(target == 1, 0.0, (float(margin) - input).clamp(min=0)) + where(target == -1, 0.0, input)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
