@@ -3,7 +3,7 @@
 One warp loads, two warp groups own ROWS rows, or ROWS keys, each and go over the keys, or the rows. What a group adds to its result is
 still being multiplied while the products of the next block begin; while a group exponentiates, the matrix units work for the other one.
 There is room for the keys of two tiles, and with KEPT 2 for the rows of two, so that the next ones are there when their tile begins, and
-nobody waits for results to leave. Rows or keys that do not meet the first block of their tile pass it by.
+nobody waits for results to leave; rows that do not meet the first keys of their tile then pass them by.
 Under a mask of rows and keys they go over the blocks that are on lists, as in attention_gluon.py. The gradients of keys are in
 attention_backward_kv_gluon.py. The results are those of triton_kernels/attention_backward.py, which is also the reference.
 """
@@ -172,7 +172,7 @@ def own_rows(gq_desc, delta_ptr, stride_delta, mask_args, lists, draws, bufs, ba
         for half in range(tiles_in(item, sizes, 2 * ROWS)):
             m = first_row(pair, half, sizes, 2 * ROWS)
             steps, edges, seen = keys_met(lists, mask_args, batch, head, m, TURN * ROWS, sizes, RIGHT, 2 * ROWS, BLOCK_N)
-            if RIGHT and BLOCK_N < 2 * ROWS and len(lists) == 0:         # the first rows need not meet all keys that the last ones do
+            if KEPT > 1 and RIGHT and BLOCK_N < 2 * ROWS and len(lists) == 0:            # not all rows meet the last keys of the tile
                 begun = steps
                 steps, edges, seen = keys_met(lists, mask_args, batch, head, m + TURN * ROWS, 0, sizes, RIGHT, ROWS, BLOCK_N)
                 slot, phase = pass_by(bars[:6], slot, phase, begun - steps, STAGES)

@@ -98,17 +98,7 @@ def load_for_keys(descs, row_args, mask_args, lists, bufs, bars, sizes, GROUP, R
 
 
 @gluon.jit
-def shifts_ahead(shifts, slot, ROOM: gl.constexpr, SCORES: gl.constexpr):
-    """What the scores and slopes of the rows in a slot are less by, where there is room in registers for it before it is asked for."""
-    if ROOM:
-        ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
-        return shifts.index(2 * slot).load(ACROSS), shifts.index(2 * slot + 1).load(ACROSS)
-    else:
-        return ()
-
-
-@gluon.jit
-def weigh(gv, s, products, g, early, shifts, slot, keys, beside_them, seen, scale, draws, EDGE: gl.constexpr, REST: gl.constexpr):
+def weigh(gv, s, products, g, ahead, shifts, slot, keys, beside_them, seen, scale, draws, EDGE: gl.constexpr, REST: gl.constexpr):
     """Add what the rows at m give to the gradient of values; also the slopes of their scores. The second products are under way."""
     ACROSS: gl.constexpr = gl.SliceLayout(0, s.type.layout)
     m, words, bits = beside_them
@@ -116,8 +106,8 @@ def weigh(gv, s, products, g, early, shifts, slot, keys, beside_them, seen, scal
     s = s * scale
     if EDGE and len(seen) > 4:
         s = shown_scores(s, words, seen, keys, rows)
-    if len(early) > 0:
-        lse = early[0]
+    if len(ahead) > 0:
+        lse = ahead[0]
     else:
         lse = shifts.index(2 * slot).load(ACROSS)
     p = gl.exp2(s - lse[None, :])
@@ -126,10 +116,10 @@ def weigh(gv, s, products, g, early, shifts, slot, keys, beside_them, seen, scal
     if len(draws) > 0:
         p = dropped_negative(p, bits, s.shape[1])
     gv = add_product(gv, of_kept(p, draws, g.dtype), g, REST)
-    if len(early) > 0:
-        delta = early[1]
+    if len(ahead) > 0:
+        delta = shifts.index(2 * slot + 1).load(ACROSS)
     products = warpgroup_mma_wait(num_outstanding=len(gv), deps=(products, ))
-    if len(early) == 0:
+    if len(ahead) == 0:
         delta = shifts.index(2 * slot + 1).load(ACROSS)
     if len(draws) > 0:
         return gv, gl.abs(p) * (gl.where(p < 0, 0.0, products * draws[3]) - delta[None, :])
@@ -173,9 +163,11 @@ def next_rows(gk, gv, slopes, kept, held, bufs, bars, slots, keys, member, i, se
     s = across(k, q, zeros, REST)
     gk = add_product(gk, operand, bufs[2].index(before), REST)
     products = across(v, g, zeros, REST)
-    early = shifts_ahead(bufs[4], slot, len(held) > 0, SCORES)
+    ahead = ()
+    if len(held) > 0:                                                    # there is room to load before the wait; ptxas keeps to its side
+        ahead = (bufs[4].index(2 * slot).load(gl.SliceLayout(0, SCORES)), )
     s = warpgroup_mma_wait(num_outstanding=2 * len(gk), deps=(s, ))
-    gv, slopes = weigh(gv, s, products, g, early, bufs[4], slot, keys, beside_them, seen, scale, draws, EDGE, REST)
+    gv, slopes = weigh(gv, s, products, g, ahead, bufs[4], slot, keys, beside_them, seen, scale, draws, EDGE, REST)
     gk, gv = both_ended(gk, gv)
     mbarrier.arrive(q_empty.index(before), count=1)
     mbarrier.arrive(g_empty.index(slot), count=1)
