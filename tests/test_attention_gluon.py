@@ -40,10 +40,11 @@ def tiles(n, *arrays):
 
 @pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (20, 0), (0, 3), (37, None)])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows, block, stages, groups, programs, rest", [(16, 32, 2, 2, 2, 0), (16, 16, 3, 3, 3, 2), (32, 16, 2, 2, 1, 0)])
-def test_schedules(rows, block, stages, groups, programs, rest, shape, left, right):
+@pytest.mark.parametrize("rows, block, stages, groups, programs, rest, held", [(16, 32, 2, 2, 2, 0, 0), (16, 16, 3, 3, 3, 2, 0),
+                                                                               (32, 16, 2, 2, 1, 0, 0), (16, 16, 3, 2, 2, 0, 1)])
+def test_schedules(rows, block, stages, groups, programs, rest, held, shape, left, right):
     """Of the columns only half of them and `rest` are multiplied, where it is given. These kernels take a bound on the left where every row
-    meets some key: where there are no more rows than keys."""
+    meets some key: where there are no more rows than keys. `held`: there is room for two tiles of rows, and keys are in registers."""
     B, H, G, L, S = shape
     if left is not None and L > S:
         pytest.skip("some rows meet no key")
@@ -67,9 +68,10 @@ def test_schedules(rows, block, stages, groups, programs, rest, shape, left, rig
         return
     run("attention_backward_q_gluon_kernel", BACKWARD, *tiles(rows, gq), Pointer(delta), *[None] * 4, *tiles(rows, g, q),
         *tiles(block, k, v), *tiles(rows, out), Pointer(lse), stride, stride, (0,) * 4, None, *sizes, right or 0, scale, *[None] * 4,
-        BLOCK_N=block, **options)
+        BLOCK_N=block, KEPT=1 + held, **options)
     run("attention_backward_kv_gluon_kernel", BACKWARD, *tiles(rows, gk, gv), *[None] * 4, *tiles(block, g, q), *tiles(rows, k, v),
-        Pointer(lse), Pointer(delta), stride, stride, (0,) * 4, None, *sizes, right or 0, scale, *[None] * 4, BLOCK_M=block, **options)
+        Pointer(lse), Pointer(delta), stride, stride, (0,) * 4, None, *sizes, right or 0, scale, *[None] * 4, BLOCK_M=block, HELD=held,
+        **options)
     shared = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[3:]]
     for mine, other in zip((gq, gk, gv), (want[2], *shared)):
         np.testing.assert_allclose(mine, other, atol=1e-9)

@@ -230,10 +230,11 @@ WAYS = {
               {"kernel": "gluon", "ROWS": 64, "BLOCK_N": 64, "STAGES": 3, "num_warps": 4},
               {"kernel": "gluon", "ROWS": 64, "BLOCK_M": 64, "STAGES": 3, "num_warps": 4}],
 }
+WAYS["held"] = [WAYS["plain"][0], {**WAYS["gluon"][1], "KEPT": 2}, {**WAYS["gluon"][2], "HELD": 1}]
 WAYS["halves"] = [{**WAYS["gluon"][0], "HALVES": 1}, *WAYS["plain"][1:]]
 
 
-@pytest.mark.parametrize("way, size", [("plain", 64), ("gluon", 64), ("gluon", 40), ("halves", 64)])
+@pytest.mark.parametrize("way, size", [("plain", 64), ("gluon", 64), ("gluon", 40), ("held", 64), ("halves", 64)])
 def test_attention_and_its_gradients(gpu, way, size):
     """What a head has less than a tile is filled with zeros by TMA."""
     with contextlib.ExitStack() as stack:

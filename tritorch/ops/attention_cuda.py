@@ -244,7 +244,7 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                                    (rows, None, rows, rows, keys, keys, None, None), (gq, delta, *read),
                                    (out.strides, lse.strides, delta.strides), ("LEFT", "RIGHT"), known=("EV",))
             *lists, steps = listed(p, attn_mask, keys)
-            return start_gluon(p, way, HOPPER_Q.attention_backward_q_gluon_kernel, L, H,
+            return start_gluon(p, {"KEPT": 1, **way}, HOPPER_Q.attention_backward_q_gluon_kernel, L, H,
                                (rows, *[None] * 5, rows, rows, keys, keys, rows, None), (gq, delta, attn_mask, *lists, base, *read),
                                (lse.strides, delta.strides, p.stride_mask, steps), ("RIGHT",), p.numbers[7:], ("DROPOUT", "WIDE"),
                                {"REST": columns_beside(p)})
@@ -261,7 +261,7 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                                    (keys, keys, rows, rows, keys, keys, None, None), (gk, gv, *read), (lse.strides, delta.strides),
                                    ("LEFT", "RIGHT"))
             *lists, steps = listed(p, attn_mask, rows, lse)
-            return start_gluon(p, way, HOPPER_KV.attention_backward_kv_gluon_kernel, S, G,
+            return start_gluon(p, {"HELD": 0, **way}, HOPPER_KV.attention_backward_kv_gluon_kernel, S, G,
                                (keys, keys, *[None] * 4, rows, rows, keys, keys, None, None), (gk, gv, attn_mask, *lists, base, *read),
                                (lse.strides, delta.strides, p.stride_mask, steps), ("RIGHT",), p.numbers[7:], ("DROPOUT", "WIDE"),
                                {"REST": columns_beside(p)})

@@ -65,14 +65,17 @@ GLUON = {
                                            {"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "HALVES": 1}]),
                 128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}],
                 256: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
-    "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
+    "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "KEPT": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 5, "KEPT": 2},
+                        {"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}], 256: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
     "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, **way} for way in (
                      {"STAGES": 2}, {"STAGES": 3}, *[{"STAGES": 2, **order} for order in ORDERS])]),
                  128: [{"BLOCK_M": 64, "BLOCK_N": 128, **way} for way in (
                      *[{"KEPT": 1, "STAGES": 3, **order} for order in ({}, *ORDERS)],
                      *[{"KEPT": 2, "STAGES": 2, **order} for order in ({}, ORDERS[0])])]},
-    "backward_kv": {**dict.fromkeys((64, 128), [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]),
+    "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 4, "HELD": 1}, {"ROWS": 64, "BLOCK_M": 64, "STAGES": 4},
+                         {"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}],
+                    128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}],
                     256: [{"GROUPS": 1, "ROWS": 64, "BLOCK_M": 64, "STAGES": 2}]},
 }
 # The same under masks of rows and keys.
