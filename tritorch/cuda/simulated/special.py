@@ -116,8 +116,12 @@ erfinv = scipy.erfinv if scipy else _erfinv
 erfcinv = scipy.erfcinv if scipy else lambda x: _erfinv(1 - np.asarray(x, np.float64))
 normcdf = scipy.ndtr if scipy else lambda x: _erf64(-np.asarray(x, np.float64) / math.sqrt(2), True) / 2
 normcdfinv = scipy.ndtri if scipy else lambda p: math.sqrt(2) * _erfinv(2 * np.asarray(p, np.float64) - 1)
-lgamma = scipy.gammaln if scipy else _each(math.lgamma, lambda x: math.inf)
+_gammaln = scipy.gammaln if scipy else _each(math.lgamma, lambda x: math.inf)
 tgamma = scipy.gamma if scipy else _each(math.gamma, lambda x: math.copysign(math.inf, x) if x == 0 or x > 0 else math.nan)
+
+
+def lgamma(x):
+    return np.where(np.isinf(x), np.abs(x), _gammaln(x))                 # scipy says -inf of -inf
 
 
 def high_product(a, b):
