@@ -26,6 +26,11 @@ def test_subnormal_numbers_are_not_zero(name):
     np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
 
 
+def test_sinc_is_one_around_zero():
+    with ptx.simulate(90):
+        assert (torch.tensor(X[:9]).cuda().sinc() == 1).all().item()
+
+
 def check_lgamma(device):
     found = torch.tensor([*X[:9], np.inf, -np.inf], device=device).lgamma().cpu().numpy()
     np.testing.assert_allclose(found[2:9], -np.log(np.abs(X[2:9].astype(np.float64))), rtol=1e-6)

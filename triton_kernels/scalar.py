@@ -365,7 +365,7 @@ def xlogy(x, y):
 @triton.jit
 def sinc(x):
     turned = x * 3.141592653589793
-    return tl.where(x == 0, tl.full(x.shape, 1.0, x.dtype), div(libdevice.sin(turned), turned))
+    return tl.where(tl.abs(x) < 1e-9, tl.full(x.shape, 1.0, x.dtype), div(libdevice.sin(turned), turned))
 
 
 @triton.jit
