@@ -1,8 +1,9 @@
-"""Functions of float32 numbers that are subnormal: compiled code must not take them for 0, as libdevice's functions do."""
+"""Functions of float32 numbers that are subnormal: compiled code must not take them for 0, as libdevice's functions do. And signs of 0."""
 import numpy as np
 import pytest
 
 import tritorch as torch
+from tritorch.cuda.simulated import libdevice, special
 from tritorch.testing import ptx
 
 X = np.array([0.0, -0.0, 1e-40, -1e-40, 5e-39, -5e-39, 1.2e-38, 1e-45, -1e-45,
@@ -45,3 +46,11 @@ def test_lgamma(cuda):
 def test_lgamma_compiled():
     with ptx.simulate(90):
         check_lgamma("cuda")
+
+
+def test_zeros_of_the_simulated_device_have_the_signs_of_libdevice():
+    whole = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, -1e30])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(1 / libdevice._sinpi(whole), np.copysign(np.inf, whole))
+        assert np.isnan(libdevice._sinpi(np.array([np.inf, -np.inf, np.nan]))).all()
+    assert np.signbit(special.erfinv(np.array([-0.0, 0.0]))).tolist() == [True, False]
