@@ -166,6 +166,13 @@ def test_neighbours(device):
               device=device, rtol=0, atol=0, what=kind)
 
 
+def test_gradients_of_neighbours(device):
+    x, y = np.array([1.0, -1.0, 0.0, 2.0, np.inf, 1.0]), np.array([2.0, 2.0, -1.0, 2.0, 1.0, np.nan])
+    for kind in ("bfloat16", "float16", "float32"):
+        agree(lambda lib, x, y: lib.nextafter(x, y), (x, kind), (y, kind), grad=[0], device=device, rtol=0, atol=0, what=kind)
+        agree(lambda lib, x, y: lib.nextafter(x, y), (x[:1], kind), (y, kind), grad=[0], device=device, rtol=0, atol=0, what=kind)
+
+
 def test_a_comparison_with_a_wider_number_of_the_cpu(device):
     """A 0-dim tensor on the CPU joins those of a device; beside a 0-dim one it keeps its dtype, as in PyTorch."""
     for kind, value in (("int64", 1000), ("int64", -232), ("float64", 0.1), ("int64", 1 << 40)):

@@ -224,6 +224,12 @@ def test_bad_targets_are_named():
         F.linear_cross_entropy(torch.tensor(X), torch.tensor(W), torch.tensor(TARGET + 11))
 
 
+def test_too_few_dims_are_named():
+    for x, w in (X[0, 0], W), (X[0], W[0]):
+        with pytest.raises(RuntimeError, match="an input of one or two dims and a weight of at least two"):
+            F.linear_cross_entropy(torch.tensor(x), torch.tensor(w), torch.tensor(TARGET[0]))
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_gradients_of_several_passes(device, cuda):
     """Added to what is there as they are scaled: no sum of its own."""

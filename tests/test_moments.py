@@ -67,6 +67,15 @@ def test_every_way_agrees(cuda, monkeypatch):
                     np.testing.assert_allclose(on.var(dim).cpu().double().numpy(), want, rtol=near, err_msg=f"{shape} {dtype} {way}")
 
 
+@pytest.mark.filterwarnings("ignore:(var|std)_mean")                      # no degrees of freedom
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_of_nothing_all_is_nan(dtype, cuda):
+    for shape, dim in ((3, 0), 1), ((0, 5), 0), ((0, 5), None):
+        x = tritorch.zeros(shape, dtype=getattr(tritorch, dtype), device=cuda)
+        for both in tritorch.var_mean(x, dim), tritorch.std_mean(x, dim):
+            assert all(part.isnan().all().item() for part in both), f"{shape} {dim} {both}"
+
+
 def test_both_are_one_launch():
     with launches.accounting() as account:
         x = tritorch.ones(64, 512, device="cuda")

@@ -217,6 +217,14 @@ def test_loss_errors():
     assert F.soft_margin_loss(x, x, reduce=False).shape == (2, 3)
 
 
+def test_soft_margin_loss_is_exact_past_the_threshold_of_softplus():
+    x = torch.tensor([-30.0, -21.0, -5.0, 0.0, 5.0, 21.0, 30.0], dtype=torch.float64, requires_grad=True)
+    loss = F.soft_margin_loss(x, torch.ones_like(x), reduction="none")
+    loss.sum().backward()
+    np.testing.assert_allclose(loss.detach().numpy(), np.logaddexp(0, -x.detach().numpy()), rtol=1e-15)
+    np.testing.assert_allclose(x.grad.numpy(), -1 / (1 + np.exp(x.detach().numpy())), rtol=1e-15)
+
+
 # ------------------------------------------------------------------ utils
 def _net():
     net = nn.Linear(2, 2)

@@ -133,6 +133,12 @@ def test_along_a_dim():
     agree(lambda lib, x, i: x.index_fill(0, i, 2.5), np.arange(4), i)
 
 
+def test_gather_of_nothing_takes_any_index(cuda):
+    for shape, kind in ((0,), "uint8"), ((2, 0), "float32"), ((0, 5), "int64"):
+        for device in ("cpu", cuda):
+            agree(lambda lib, x, i: lib.gather(x, 0, i), X.astype("float32"), (np.zeros(shape), kind), grad=[0], device=device)
+
+
 def test_masks():
     mask = S > 0
     for value in (0, 2.5, float("-inf"), True):

@@ -282,8 +282,9 @@ def squares_of(total, square, n):
 
 
 @triton.jit
-def mean_of(near, total, n):
-    return tl.where(n > 0, near + total / n, float("nan"))
+def mean_of(near, total, n, count):
+    """NaN of a row without elements. `n` cannot tell: where a tile is one column wide its mask counts as true (`moments_lift`)."""
+    return tl.where(count > 0, near + total / n, float("nan"))
 
 
 @triton.jit
@@ -298,12 +299,12 @@ def std_finish(near, total, square, n, count, param):
 
 @triton.jit
 def var_mean_finish(near, total, square, n, count, param):
-    return var_finish(near, total, square, n, count, param)[0], mean_of(near, total, n)
+    return var_finish(near, total, square, n, count, param)[0], mean_of(near, total, n, count)
 
 
 @triton.jit
 def std_mean_finish(near, total, square, n, count, param):
-    return std_finish(near, total, square, n, count, param)[0], mean_of(near, total, n)
+    return std_finish(near, total, square, n, count, param)[0], mean_of(near, total, n, count)
 
 
 # ------------------------------------------------------------------ gradients of scale and shift: Σ g · (x - mean) · rstd and Σ g

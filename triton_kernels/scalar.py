@@ -7,6 +7,8 @@ from .digamma import digamma, trigamma  # noqa: F401
 from .division import div  # noqa: F401
 from .quick import quick_exp, quick_inverse
 
+SMALLEST_NORMAL = tl.constexpr(1.1754943508222875e-38)                   # numbers nearer to 0 are 0 to libdevice's functions of float32
+
 
 # ------------------------------------------------------------------ arithmetic
 @triton.jit
@@ -53,8 +55,16 @@ def trunc_divide(x, y):
 
 
 @triton.jit
+def rest_of(x, y):
+    return tl.where(tl.abs(x) < tl.abs(y), x, libdevice.fmod(x, y))
+
+
+@triton.jit
 def fmod(x, y):
-    if x.dtype.is_floating():
+    if x.dtype == tl.float32:                                            # modulo a multiple of y, and of that modulo y, where y is tiny
+        scale = tl.where(tl.abs(y) < SMALLEST_NORMAL, 1.152921504606847e18, 1.0)
+        return rest_of(rest_of(x, y * scale) * scale, y * scale) / scale
+    elif x.dtype.is_floating():
         return libdevice.fmod(x, y)
     else:
         return x % y
@@ -81,7 +91,11 @@ def floor_divide(x, y):
 
 @triton.jit
 def pow(x, y):
-    if x.dtype.is_floating():
+    if x.dtype == tl.float32:
+        tiny = tl.abs(x) < SMALLEST_NORMAL
+        out = libdevice.pow(tl.where(tiny, x * 16777216.0, x), y)
+        return tl.where(tiny, out * libdevice.exp2(-24.0 * y), out)
+    elif x.dtype.is_floating():
         return libdevice.pow(x, y)
     else:
         out = tl.where(y >= 0, 1, tl.where(x == 1, 1, tl.where(x == -1, 1 - 2 * (y & 1), 0))).to(x.dtype)
@@ -170,7 +184,11 @@ def sqrt(x):
 
 @triton.jit
 def rsqrt(x):
-    return libdevice.rsqrt(x)
+    if x.dtype == tl.float32:
+        tiny = tl.abs(x) < SMALLEST_NORMAL
+        return libdevice.rsqrt(tl.where(tiny, x * 16777216.0, x)) * tl.where(tiny, 4096.0, 1.0)
+    else:
+        return libdevice.rsqrt(x)
 
 
 @triton.jit
@@ -250,17 +268,23 @@ def erfinv(x):
 
 @triton.jit
 def lgamma(x):
-    return libdevice.lgamma(x)
+    if x.dtype == tl.float32:
+        tiny = tl.abs(x) < SMALLEST_NORMAL                               # there it is -log|x|
+        return libdevice.lgamma(tl.where(tiny, x * 16777216.0, x)) + tl.where(tiny, 16.635532333438686, 0.0)
+    else:
+        return libdevice.lgamma(x)
 
 
 @triton.jit
 def ceil(x):
-    return libdevice.ceil(x) if x.dtype.is_floating() else x
+    whole = trunc(x)                                                     # libdevice's ceil is 0 also of subnormal numbers above 0
+    return tl.where(whole < x, whole + 1, whole)
 
 
 @triton.jit
 def floor(x):
-    return libdevice.floor(x) if x.dtype.is_floating() else x
+    whole = trunc(x)
+    return tl.where(whole > x, whole - 1, whole)
 
 
 @triton.jit
@@ -269,13 +293,27 @@ def trunc(x):
 
 
 @triton.jit
+def from_zero(x, y):
+    """A power of two by which two numbers next to 0 are none that libdevice takes for 0."""
+    return tl.where(tl.maximum(tl.abs(x), tl.abs(y)) < 8.673617379884035e-19, 1.152921504606847e18, 1.0)
+
+
+@triton.jit
 def atan2(x, y):
-    return libdevice.atan2(x, y)
+    if x.dtype == tl.float32:
+        scale = from_zero(x, y)
+        return libdevice.atan2(x * scale, y * scale)
+    else:
+        return libdevice.atan2(x, y)
 
 
 @triton.jit
 def hypot(x, y):
-    return libdevice.hypot(x, y)
+    if x.dtype == tl.float32:
+        scale = from_zero(x, y)
+        return libdevice.hypot(x * scale, y * scale) / scale
+    else:
+        return libdevice.hypot(x, y)
 
 
 @triton.jit
@@ -327,7 +365,7 @@ def xlogy(x, y):
 @triton.jit
 def sinc(x):
     turned = x * 3.141592653589793
-    return tl.where(x == 0, tl.full(x.shape, 1.0, x.dtype), div(libdevice.sin(turned), turned))
+    return tl.where(tl.abs(x) < 1e-9, tl.full(x.shape, 1.0, x.dtype), div(libdevice.sin(turned), turned))
 
 
 @triton.jit

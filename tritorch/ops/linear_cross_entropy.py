@@ -315,8 +315,9 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
     tensor(1.3863)
     """
     ignored = -100 if ignore_index is None else ignore_index
+    check(0 < input.ndim < 3 and linear_weight.ndim > 1, "linear_cross_entropy", "an input of one or two dims and a weight of at least two",
+          input.shape, linear_weight.shape)
     lead, classes, inner = input.shape[:-1], linear_weight.shape[0], linear_weight.shape[1:-1]
-    check(len(lead) < 2, "linear_cross_entropy", "an input of one or two dims", input.shape)
     if target.dtype.is_floating_point or inner:
         check(lead or not inner, "linear_cross_entropy", "a batch of inputs for a loss of several dims", input.shape, linear_weight.shape)
         check(ignore_index is None or not target.dtype.is_floating_point, "linear_cross_entropy",

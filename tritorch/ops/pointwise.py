@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from tritorch.autograd.modes import no_grad, state
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check, tensors
 from tritorch.ops import compare, complex_arrays, copy, special
@@ -342,10 +343,16 @@ def nextafter(input, other, *, out=None):
     if not kind.is_floating_point or kind.compute is kind:
         return next_wide(input, other) if out is None else next_wide.into(out, input, other)
     x, y = input.to(kind), other.to(kind)
-    step = compare.where((y > x) == (x > 0), 1, -1).to(types.int16)      # away from zero the bits of a number count up
-    least = types.finfo(kind).smallest_normal * types.finfo(kind).eps
-    made = compare.where(x == 0, compare.where(y < 0, -least, least).to(kind), (x.view(types.int16) + step).view(kind))
-    return copy.deliver(compare.where(x == y, y, compare.where((x != x) | (y != y), math.nan, made)), out)
+    with no_grad():
+        step = compare.where((y > x) == (x > 0), 1, -1).to(types.int16)  # away from zero the bits of a number count up
+        least = types.finfo(kind).smallest_normal * types.finfo(kind).eps
+        made = compare.where(x == 0, compare.where(y < 0, -least, least).to(kind), (x.view(types.int16) + step).view(kind))
+        made = compare.where(x == y, y, compare.where((x != x) | (y != y), math.nan, made))
+    if state.grad and x.requires_grad:
+        bits, made = made, compare.where(x == y, 0, x)                   # has the gradient that a view of other bits cuts off
+        with no_grad():
+            made.copy_(bits)
+    return copy.deliver(made, out)
 
 
 heaviside = binary("heaviside", "0 below 0 and for NaN, 1 above, other at 0.", lambda x, y: np.where(np.equal(x, 0), y, np.greater(x, 0)),

@@ -265,14 +265,16 @@ def prod_grad(g, input, dim, keepdim):
     if not input.shape:
         return g
     input = input if input.dtype.is_complex is g.dtype.is_complex else input.to(g.dtype)
-    x, at = (input.reshape(-1), 0) if dim is None else (input, dim)
-    others = before(x, at) * before(x.flip(at), at).flip(at)             # no division, so factors of 0 do no harm
-    return (g.reshape(kept(x.shape, dims_of(at, x.ndim, "prod"), True)) * others).reshape(input.shape)
+    dims = dims_of(dim, input.ndim, "prod")
+    order = [*[d for d in range(input.ndim) if d not in dims], *dims]    # the factors of a product side by side, in one dim
+    x = input.permute(order).flatten(-len(dims))
+    others = before(x, -1) * before(x.flip(-1), -1).flip(-1)             # no division, so factors of 0 do no harm
+    others = others.reshape([input.shape[d] for d in order]).permute([order.index(d) for d in range(input.ndim)])
+    return g.reshape(kept(input.shape, dims, True)) * others
 
 
 def before(x, dim):
     """The product of all elements in front of each."""
-
     first = x.narrow(dim, 0, min(x.shape[dim], 1))
     return cat([first.new_ones(first.shape), x.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim).cumprod(dim)
 
@@ -282,6 +284,7 @@ def prod_samples(make):
     yield make(3, 5),
     yield make(2, 3, 5), 1
     yield make(4, 9), 0, True
+    yield make(2, 3, 5), (0, -1)
     yield make(5, 7, integer=True, low=-2, high=3), 1
     yield make(),
     yield make(3, 0, 2), 1

@@ -92,15 +92,15 @@ def scatter_write_cuda(out, input, dim, index, src):
     made = in_order(out)
     if input.data_ptr() != made.data_ptr():
         transfer(made, input)
+    shape, strides = input.shape or (1,), made.strides or (1,)
     if isinstance(src, Tensor) and index.shape and index.shape[dim] == 1:                   # nobody writes where another does
         src = src[tuple([slice(n) for n in index.shape])].contiguous()
-        pointing(K.put_kernel, made, (src,), index, wrap_dim(dim, index.ndim, "scatter"), input.shape, made.strides, "scatter")
+        pointing(K.put_kernel, made, (src,), index, wrap_dim(dim, index.ndim, "scatter"), shape, strides, "scatter")
     elif isinstance(src, Tensor):
         write_rows(view.reshape(made, -1, 1), 1, *_flat_cuda(input, dim, index, src))
     else:
-        shape, index = input.shape or (1,), index if index.shape else view.reshape(index, 1)
-        value = as_element(src, input.dtype)
-        pointing(K.put_number_kernel, made, (value,), index, wrap_dim(dim, len(shape), "scatter"), shape, made.strides or (1,), "scatter")
+        index, value = index if index.shape else view.reshape(index, 1), as_element(src, input.dtype)
+        pointing(K.put_number_kernel, made, (value,), index, wrap_dim(dim, len(shape), "scatter"), shape, strides, "scatter")
     finish(out, made)
 
 
@@ -134,6 +134,7 @@ def scatter_write_samples(make):
     yield make(3, 4), 1, make(3, 2, integer=True, low=0, high=4), 2.5
     yield make(3, 4), 0, make(0, 4, integer=True), make(0, 4)
     yield make(), 0, make(integer=True, low=0, high=1), make()
+    yield make(), 0, make(1, integer=True, low=0, high=1), make(1)
     yield make(3, 4, 5), 1, make(2, 1, 5, integer=True, low=0, high=4), make(3, 2, 6)
 
 

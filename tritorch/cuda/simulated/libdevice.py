@@ -62,9 +62,10 @@ def _remainder(a, b):
 
 
 def _sinpi(x):
-    """sin πx, near whole numbers too."""
+    """sin πx, near whole numbers too; of those it is a 0 of their sign."""
     whole = np.rint(x)
-    return np.sin(np.pi * (x - whole)) * np.where(np.fmod(whole, 2) != 0, -1.0, 1.0)
+    made = np.sin(np.pi * (x - whole)) * np.where(np.fmod(whole, 2) != 0, -1.0, 1.0)
+    return np.where((x == whole) & np.isfinite(x), np.copysign(0, x), made)
 
 
 def _bit_count(x):
@@ -125,7 +126,7 @@ _FLOATING = dict(
     exp=np.exp, exp2=np.exp2, exp10=lambda x: np.power(10.0, x), expm1=np.expm1, log=np.log, log2=np.log2, log10=np.log10, log1p=np.log1p,
     sin=np.sin, cos=np.cos, tan=np.tan, asin=np.arcsin, acos=np.arccos, atan=np.arctan, atan2=np.arctan2, sinh=np.sinh, cosh=np.cosh,
     tanh=np.tanh, asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh, sinpi=_sinpi,
-    cospi=lambda x: _sinpi(0.5 - np.abs(np.fmod(x, 2.0))), cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x), hypot=np.hypot,
+    cospi=lambda x: _sinpi(0.5 - np.abs(np.fmod(x, 2.0))) + 0.0, cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x), hypot=np.hypot,
     rhypot=lambda x, y: 1 / np.hypot(x, y), erf=special.erf, erfc=special.erfc, erfcx=special.erfcx, erfinv=special.erfinv,
     erfcinv=special.erfcinv, normcdf=special.normcdf, normcdfinv=special.normcdfinv, lgamma=special.lgamma, tgamma=special.tgamma,
     fmod=np.fmod, remainder=_remainder, copysign=np.copysign,

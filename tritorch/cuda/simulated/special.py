@@ -112,12 +112,19 @@ def rsqrt(x):
 erf = scipy.erf if scipy else _erf
 erfc = scipy.erfc if scipy else _erfc
 erfcx = scipy.erfcx if scipy else _erfcx
-erfinv = scipy.erfinv if scipy else _erfinv
 erfcinv = scipy.erfcinv if scipy else lambda x: _erfinv(1 - np.asarray(x, np.float64))
 normcdf = scipy.ndtr if scipy else lambda x: _erf64(-np.asarray(x, np.float64) / math.sqrt(2), True) / 2
 normcdfinv = scipy.ndtri if scipy else lambda p: math.sqrt(2) * _erfinv(2 * np.asarray(p, np.float64) - 1)
-lgamma = scipy.gammaln if scipy else _each(math.lgamma, lambda x: math.inf)
+_gammaln = scipy.gammaln if scipy else _each(math.lgamma, lambda x: math.inf)
 tgamma = scipy.gamma if scipy else _each(math.gamma, lambda x: math.copysign(math.inf, x) if x == 0 or x > 0 else math.nan)
+
+
+def erfinv(x):
+    return np.copysign(scipy.erfinv(x) if scipy else _erfinv(x), x)      # scipy loses the sign of -0
+
+
+def lgamma(x):
+    return np.where(np.isinf(x), np.abs(x), _gammaln(x))                 # scipy says -inf of -inf
 
 
 def high_product(a, b):

@@ -6,7 +6,7 @@ from tritorch.dtype import types
 from tritorch.errors import check, explained, switches
 from tritorch.nn._reduction import get_enum
 from tritorch.nn.functional.distance import pairwise_distance
-from tritorch.ops.activation import logsigmoid, softplus
+from tritorch.ops.activation import logsigmoid
 from tritorch.ops.bounds import within
 from tritorch.ops.compare import where
 from tritorch.ops.composite import composite
@@ -76,7 +76,7 @@ def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=No
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """log(1 + e^(-y x)) for y = ±1, in the dtype of x."""
     check(input.dtype.is_floating_point, "soft_margin_loss", "an input of a floating dtype", input.dtype)
-    return reduced(softplus(-target.to(input.dtype) * input), legacy_reduction(size_average, reduce, reduction))
+    return reduced(-logsigmoid(target.to(input.dtype) * input), legacy_reduction(size_average, reduce, reduction))
 
 
 @composite
