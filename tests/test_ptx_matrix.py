@@ -272,8 +272,8 @@ def test_lean_attention_is_the_same_to_the_bit(gpu, way, dtype, rows, asked):
     else:
         np.testing.assert_array_equal(*found)
     if "dropout" not in asked:
-        expected = numbers(F.scaled_dot_product_attention(*[x.cpu().double() for x in (q, k, v)], enable_gqa=True,
-                                                          **{n: x.cpu().double() if n == "alibi_slopes" else x for n, x in options.items()}))
+        options = {name: x.cpu().double() if name == "alibi_slopes" else x for name, x in options.items()}
+        expected = numbers(F.scaled_dot_product_attention(*[x.cpu().double() for x in (q, k, v)], enable_gqa=True, **options))
         close(torch.tensor(found[1]), expected, np.abs(expected).max(), 4 * EPSILON[dtype])
     assert np.isfinite(found[1]).all()
 

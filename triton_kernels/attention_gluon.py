@@ -17,7 +17,20 @@ from triton_kernels.attention_columns_gluon import across, add_product, ended, p
 from triton_kernels.attention_dropout_gluon import carried, draws_of, dropped_keys, first_counter, multiplied
 from triton_kernels.attention_lists_gluon import block_at, list_of, words_at
 from triton_kernels.attention_mask_gluon import end_of_seen, line_of
-from triton_kernels.attention_places_gluon import LINE, WARP, after, barriers, bring, ending, fill, first_row, item_of, keys_of, pairs_of, tiles_in
+from triton_kernels.attention_places_gluon import (
+    LINE,
+    WARP,
+    after,
+    barriers,
+    bring,
+    ending,
+    fill,
+    first_row,
+    item_of,
+    keys_of,
+    pairs_of,
+    tiles_in,
+)
 from triton_kernels.attention_slots_gluon import await_free, give_back, slots_to_fill
 from triton_kernels.attention_softmax_gluon import slope_of, softmax, sums_of_threads
 
@@ -132,7 +145,8 @@ def first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT: gl.constexpr,
     HALF: gl.constexpr = k.shape[0] // 2
     NARROW: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, HALF, 16])
     rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, NARROW))
-    p, top, total = first_weights(q, k.slice(0, HALF, dim=0), empty, words, rows, n, seen, scale, slope, None, None, LEFT, RIGHT, 0, REST, LEAN)
+    p, top, total = first_weights(q, k.slice(0, HALF, dim=0), empty, words, rows, n, seen, scale, slope, None, None, LEFT, RIGHT, 0, REST,
+                                  LEAN)
     p = gl.join(p, gl.zeros((ROWS, HALF), gl.float32, NARROW)).permute((0, 2, 1)).reshape((ROWS, 2 * HALF))
     like = sums_of_threads(gl.zeros((ROWS, 2 * HALF), gl.float32, SCORES))
     return (gl.convert_layout(p, SCORES, assert_trivial=True), gl.convert_layout(top, gl.SliceLayout(1, SCORES), assert_trivial=True),
@@ -285,8 +299,9 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
                            BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
                            HALVES: gl.constexpr, LEAN: gl.constexpr):
     """out and lse as of attention_kernel; a mask is that of all rows, or attention_blocks_kernel has made lists of it for blocks of
-    2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 or 3,
-    with lists 2, and with HALVES BLOCK_N is 2 · ROWS. num_warps is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
+    2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 to 4,
+    with lists 2, and with HALVES BLOCK_N is 2 · ROWS. LEAN: see `carried` and attention_slots_gluon.py. num_warps is 4.
+    Grid: PROGRAMS. (Long, because each warp group is named.)"""
     LINES: gl.constexpr = MASK if lists_ptr is None else 0               # of masks that all rows share
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)

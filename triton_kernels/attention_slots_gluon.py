@@ -1,8 +1,8 @@
 """Barriers of slots that warp groups give back to the loading warp, for attention_gluon.py.
 
-A group of Gluon's meets before it arrives at a barrier, for one thread arrives for all. LEAN: each warp arrives by itself, as soon as its own
-part of a product is there, and no warp waits for the others. Gluon does not name addresses in shared memory: such barriers lie in an array
-that the kernel's assembly declares.
+A group of Gluon's meets before it arrives at a barrier, for one thread arrives for all. LEAN: each warp arrives by itself, as soon as its
+own part of a product is there, and no warp waits for the others. Gluon does not name addresses in shared memory: such barriers lie in an
+array that the kernel's assembly declares.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
