@@ -310,9 +310,8 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     out_bufs = q_bufs if QUEUE == 1 else gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
-    k_empty, v_empty = slots_to_fill(STAGES, GROUPS, LEAN)
-    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if LINES > 0 else 1), k_empty, barriers(STAGES, 1), v_empty,
-            barriers(STAGES, 2 if LINES > 0 else 1))
+    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if LINES > 0 else 1), slots_to_fill("keys", STAGES, GROUPS, LEAN),
+            barriers(STAGES, 1), slots_to_fill("values", STAGES, GROUPS, LEAN), barriers(STAGES, 2 if LINES > 0 else 1))
     lines = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], LINE)
     ends = gl.allocate_shared_memory(gl.int32, [QUEUE * GROUPS, 1], LINE)
     fence_async_shared()

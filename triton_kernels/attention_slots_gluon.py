@@ -12,22 +12,21 @@ from triton_kernels.attention_places_gluon import barriers
 
 
 @gluon.constexpr_function
-def begun(COUNT, ARRIVALS):
+def begun(NAME, COUNT, ARRIVALS):
     """Declares COUNT barriers, begins them by one thread and gives the address of the first."""
-    text = f".shared .align 8 .b8 slots[{8 * COUNT}]; {{.reg .pred one; .reg .b32 thread; mov.u32 $0, slots; "
+    text = f".shared .align 8 .b8 {NAME}[{8 * COUNT}]; {{.reg .pred one; .reg .b32 thread; mov.u32 $0, {NAME}; "
     text += "mov.u32 thread, %tid.x; setp.eq.u32 one, thread, 0; "
     return text + "".join(f"@one mbarrier.init.shared::cta.b64 [$0 + {8 * i}], {ARRIVALS}; " for i in range(COUNT)) + "}"
 
 
 @gluon.jit
-def slots_to_fill(STAGES: gl.constexpr, GROUPS: gl.constexpr, LEAN: gl.constexpr):
-    """(the barriers of the slots of keys, those of values), to be passed to the functions below."""
+def slots_to_fill(NAME: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, LEAN: gl.constexpr):
+    """The barriers of the slots of a ring, to be passed to the functions below. NAME: of the array."""
     if LEAN:
-        code: gl.constexpr = begun(2 * STAGES, 4 * GROUPS)
-        keys = gl.inline_asm_elementwise(code, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-        return keys, keys + 8 * STAGES
+        code: gl.constexpr = begun(NAME, STAGES, 4 * GROUPS)
+        return gl.inline_asm_elementwise(code, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     else:
-        return barriers(STAGES, GROUPS), barriers(STAGES, GROUPS)
+        return barriers(STAGES, GROUPS)
 
 
 @gluon.jit
