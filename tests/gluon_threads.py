@@ -10,6 +10,7 @@ import builtins
 import functools
 import math
 import random
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import triton_kernels
 
 PATIENCE = 5.0                                                           # seconds at a barrier or a counter that tell a deadlock
 meeting = threading.Lock()                                               # for atomic operations
+declared_barriers = {}                                                   # by address
 here = threading.local()        # of this thread: products and stores that are under way, whether it wrote what TMA does not see yet
 
 
@@ -36,7 +38,7 @@ class Tensor(np.ndarray):
     def __iadd__(self, other):                                           # the language has values, not places
         return self + other
 
-    def to(self, dtype):
+    def to(self, dtype, bitcast=False):
         return self & 0xFFFFFFFF if dtype == "uint32" else self          # which is what their arithmetic goes by
 
     def permute(self, order):
@@ -243,8 +245,29 @@ def specialize(parts, warps, registers):
         raise failures[0]
 
 
+def declared(code):
+    """The address of barriers that assembly declares and begins."""
+    first = 1 + max(declared_barriers, default=0)
+    for place, count in re.findall(r"init\S+ \[\$0 \+ (\d+)\], (\d+)", code):
+        declared_barriers[first + int(place)] = barrier = Barrier()
+        barrier.init(int(count))
+    return tensor(first)
+
+
 def assembly(code, constraints, args, **options):
-    """What instructions are given for: a choice by a bit or a comparison, a sign, a product of words; or they round or move a number."""
+    """What instructions are given for: barriers by their address, of which each of a group's four warps arrives; a choice by a bit or a
+    comparison, a sign, a product of words, two numbers in a word and out of it; or they round or move a number."""
+    if "mbarrier.init" in code:
+        return declared(code)
+    if "mbarrier.arrive" in code:
+        return arrive(declared_barriers[int(args[0])], 4)
+    if "mbarrier.try_wait" in code:
+        return declared_barriers[int(args[0])].wait(args[1])
+    if "x2.f32" in code and len(args) == 2:
+        args = [np.fmax(x, 0) for x in args] if "relu" in code else args
+        return tensor(np.ascontiguousarray(np.stack(args, -1), np.float64).view(np.complex128)[..., 0])
+    if "{$0, $1}, $2" in code:
+        return tensor(args[0].real), tensor(args[0].imag)
     if "and.b32" in code:
         return tensor(np.where(args[1] & args[2], args[0], -np.inf))
     if "selp" in code:

@@ -123,7 +123,7 @@ def test_schedules(kind, p, programs, stages):
     lse, delta = np.full((2, B, H, L), np.nan)
     before = [Pointer(x) for x in (mask, *listed(mask, 128, 64))]
     run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), *before, None, None, *tiles(64, q, k, v), stride, step, (1, 0),
-        None, *sizes, 0, 0, *numbers, GROUPS=2, HALVES=0, BLOCK_N=64, LEFT=False, MASK=1 if kind == "bool" else 2, **known)
+        None, *sizes, 0, 0, *numbers, GROUPS=2, HALVES=0, LEAN=0, BLOCK_N=64, LEFT=False, MASK=1 if kind == "bool" else 2, **known)
     run("attention_backward_q_gluon_kernel", BACKWARD, *tiles(64, gq), Pointer(delta), *before, None, *tiles(64, g, q, k, v, out),
         Pointer(lse), stride, stride, step, (1, 0), *sizes, 0, *numbers, BLOCK_N=64, KEPT=programs - 1, **known)
     before = [Pointer(x) for x in (mask, *listed(mask, 128, 64, True))]

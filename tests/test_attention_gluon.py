@@ -7,7 +7,7 @@ from gluon_threads import Descriptor, Pointer, code_of, language, run, tensor
 
 from tritorch.ops import attention_cpu
 
-FORWARD = [f"attention_{name}gluon" for name in ("places_", "columns_", "dropout_", "mask_", "lists_", "")]
+FORWARD = [f"attention_{name}gluon" for name in ("places_", "slots_", "columns_", "dropout_", "mask_", "lists_", "softmax_", "")]
 BACKWARD = [*FORWARD, "attention_backward_gluon", "attention_backward_kv_gluon"]
 TOGETHER = [*FORWARD, "attention_backward_gluon", "attention_turns_gluon", "attention_together_gluon"]
 WIDE = [*FORWARD, "attention_backward_gluon", "attention_backward_wide_gluon", "attention_backward_wide_kv_gluon"]
@@ -40,9 +40,10 @@ def tiles(n, *arrays):
 
 @pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (20, 0), (0, 3), (37, None)])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows, block, stages, groups, programs, rest, held", [(16, 32, 2, 2, 2, 0, 0), (16, 16, 3, 3, 3, 2, 0),
-                                                                               (32, 16, 2, 2, 1, 0, 0), (16, 16, 3, 2, 2, 0, 1)])
-def test_schedules(rows, block, stages, groups, programs, rest, held, shape, left, right):
+@pytest.mark.parametrize("rows, block, stages, groups, programs, rest, lean, held", [
+    (16, 32, 2, 2, 2, 0, 0, 0), (16, 16, 3, 3, 3, 2, 0, 0), (32, 16, 2, 2, 1, 0, 1, 0), (16, 16, 3, 4, 2, 0, 1, 0),
+    (16, 16, 3, 2, 2, 0, 0, 1)])
+def test_schedules(rows, block, stages, groups, programs, rest, lean, held, shape, left, right):
     """Of the columns only half of them and `rest` are multiplied, where it is given. These kernels take a bound on the left where every row
     meets some key: where there are no more rows than keys. `held`: there is room for two tiles of rows, and keys are in registers."""
     B, H, G, L, S = shape
@@ -61,7 +62,8 @@ def test_schedules(rows, block, stages, groups, programs, rest, held, shape, lef
 
     run("attention_gluon_kernel", FORWARD, *tiles(rows, out), Pointer(lse), *[None] * 3, slopes if slopes is None else Pointer(slopes),
         None, *tiles(rows, q), *tiles(block, k, v), stride, None, None, (0, 1), *sizes, left or 0, right or 0, scale, *[None] * 4,
-        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, HALVES=block == 2 * rows, **options)
+        LEFT=left is not None, MASK=0, BLOCK_N=block, GROUPS=groups, HALVES=block == 2 * rows, LEAN=lean,
+        **options)
     for mine, other in zip((out, lse), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
     if left is not None:
@@ -147,7 +149,8 @@ def test_dropout_and_masks(p, kind, right, groups, programs):
     lse = np.full((B, H, L), np.nan)
     near, others = [[np.where(np.arange(S)[:, None] < (end if kind else S), x, np.nan) for x in (k, v)] for end in (64, 128)]
     run("attention_gluon_kernel", FORWARD, *tiles(64, out), Pointer(lse), masks, *[None] * 4, *tiles(64, q, *near), stride, step, None,
-        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, HALVES=0, WIDE=False, **known)
+        None, *numbers, GROUPS=groups, ROWS=64, BLOCK_N=64, REST=0, STAGES=2, HALVES=0, LEAN=int(groups == 2), WIDE=False,
+        **known)
     delta, turns = (g * out).sum(-1), np.zeros(1 + 2 * B * H, int)
     run("attention_together_gluon_kernel", TOGETHER, *tiles(64, gk, gv), *map(Pointer, (gq, np.full((2 * B * H, 128, D), np.nan), turns)),
         *tiles(128, g, q), *tiles(64, *others), Pointer(lse), Pointer(delta), masks, None, None, (H * L * D, L * D, D, 1), stride, stride,

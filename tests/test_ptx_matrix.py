@@ -245,6 +245,40 @@ def test_attention_and_its_gradients(gpu, way, size):
                         (1, 2, 264, size), (1, 1, 264, size), (1, 1, 264, size))
 
 
+BEFORE = {"kernel": "gluon", "GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "num_warps": 4}
+LEAN = {"two groups": (BEFORE, {**BEFORE, "LEAN": 1}), "halves": (BEFORE, {**BEFORE, "HALVES": 1, "LEAN": 1}),
+        "four groups": ({**BEFORE, "BLOCK_N": 64}, {**BEFORE, "GROUPS": 4, "BLOCK_N": 64, "STAGES": 6, "LEAN": 1})}
+
+
+@pytest.mark.parametrize("way, dtype, rows, asked", [
+    ("halves", "float16", 140, "causal"), ("four groups", "bfloat16", 200, "causal"), ("four groups", "float16", 65, "all"),
+    ("two groups", "float16", 75, "padding and dropout"), ("four groups", "bfloat16", 150, "window")])
+def test_lean_attention_is_the_same_to_the_bit(gpu, way, dtype, rows, asked):
+    """Some scores are in the hundreds; of one sequence no key is seen under the padding, of the other a few. What is free is poisoned."""
+    q, k, v = [draw(dtype, 2, heads, n, 64)[0] * factor for heads, n, factor in ((2, rows, 20), (1, 200, 1), (1, 200, 1))]
+    options = {"causal": {"is_causal": True}, "all": {}, "window": {"window_size": (70, 5)}}.get(asked)
+    if asked == "window":
+        options["alibi_slopes"] = torch.tensor([0.1, 0.02], device="cuda")
+    if options is None:
+        mask = torch.zeros(2, 1, 1, 200, dtype=torch.bool)
+        mask[0, ..., :70] = True
+        options = {"attn_mask": mask.cuda(), "dropout_p": 0.2}
+    found = []
+    for candidate in LEAN[way]:
+        torch.manual_seed(3)
+        with tuner.forcing("attention_forward", candidate), torch.no_grad():
+            found.append(numbers(F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)))
+    if way == "halves":                                                  # sums of other threads
+        np.testing.assert_allclose(*found, atol=2 * EPSILON[dtype] * np.abs(found[0]).max())
+    else:
+        np.testing.assert_array_equal(*found)
+    if "dropout" not in asked:
+        options = {name: x.cpu().double() if name == "alibi_slopes" else x for name, x in options.items()}
+        expected = numbers(F.scaled_dot_product_attention(*[x.cpu().double() for x in (q, k, v)], enable_gqa=True, **options))
+        close(torch.tensor(found[1]), expected, np.abs(expected).max(), 4 * EPSILON[dtype])
+    assert np.isfinite(found[1]).all()
+
+
 TOGETHER = [({"kernel": "together_gluon", "BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": 2, "num_warps": 4}, 64),
             ({"kernel": "together_gluon", "BLOCK_M": 64, "BLOCK_N": 128, "KEPT": 1, "STAGES": 3, "num_warps": 4}, 128),
             ({"kernel": "together", "TMA": True, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}, 64)]

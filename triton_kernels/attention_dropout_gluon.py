@@ -202,6 +202,29 @@ def of_kept(p, draws, T: gl.constexpr):
 
 
 @gluon.jit
+def carried(p, draws, T: gl.constexpr, LEAN: gl.constexpr):
+    """Weights as a loop carries them. LEAN: as they are multiplied, two neighbours a word, which takes half of the registers; numbers of 16
+    bits each would be unpacked and packed again."""
+    if LEAN:
+        even, odd = p.reshape((p.shape[0], p.shape[1] // 2, 2)).split()
+        relu: gl.constexpr = ".relu" if len(draws) > 0 else ""
+        code: gl.constexpr = "cvt.rn" + relu + (".bf16x2" if T == gl.bfloat16 else ".f16x2") + ".f32 $0, $2, $1;"
+        p = gl.inline_asm_elementwise(code, "=r,f,f", [even, odd], dtype=gl.int32, is_pure=True, pack=1)
+    return p
+
+
+@gluon.jit
+def multiplied(p, draws, T: gl.constexpr, LAYOUT: gl.constexpr, LEAN: gl.constexpr):
+    """What was carried, as it is multiplied, in the layout of the scores."""
+    if LEAN:
+        even, odd = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [p], dtype=(gl.int16, gl.int16), is_pure=True, pack=1)
+        p = gl.join(even, odd).reshape((p.shape[0], 2 * p.shape[1])).to(T, bitcast=True)
+        return gl.convert_layout(p, LAYOUT, assert_trivial=True)
+    else:
+        return of_kept(p, draws, T)
+
+
+@gluon.jit
 def dropped_negative(p, bits, BLOCK_M: gl.constexpr):
     """Weights, (keys, rows), with a minus where dropout takes one away: so no register needs to remember it."""
     LAYOUT: gl.constexpr = by_keys(BLOCK_M // 64)

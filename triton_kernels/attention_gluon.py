@@ -14,19 +14,33 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
 from .attention_columns_gluon import across, add_product, ended, put, times, zeros_of
-from .attention_dropout_gluon import draws_of, dropped_keys, first_counter, of_kept
-from .attention_lists_gluon import block_at, list_of, shown_scores, words_at
-from .attention_mask_gluon import end_of_seen, line_of, masked
-from .attention_places_gluon import LINE, WARP, after, barriers, ending, fill, first_row, item_of, keys_of, pairs_of, tiles_in
+from .attention_dropout_gluon import carried, draws_of, dropped_keys, first_counter, multiplied
+from .attention_lists_gluon import block_at, list_of, words_at
+from .attention_mask_gluon import end_of_seen, line_of
+from .attention_places_gluon import (
+    LINE,
+    WARP,
+    after,
+    barriers,
+    bring,
+    ending,
+    fill,
+    first_row,
+    item_of,
+    keys_of,
+    pairs_of,
+    tiles_in,
+)
+from .attention_slots_gluon import await_free, give_back, slots_to_fill
+from .attention_softmax_gluon import slope_of, softmax, sums_of_threads
 
 LN2 = gl.constexpr(0.6931471805599453)
-LOG2E = gl.constexpr(1.4426950408889634)
 
 
 @gluon.jit
 def produce(q_desc, k_desc, v_desc, mask_args, lists, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr,
             PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-            STAGES: gl.constexpr, QUEUE: gl.constexpr):
+            STAGES: gl.constexpr, QUEUE: gl.constexpr, LEAN: gl.constexpr):
     """The loading warp."""
     q_bufs, k_bufs, v_bufs = bufs[0], bufs[1], bufs[2]
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
@@ -60,78 +74,19 @@ def produce(q_desc, k_desc, v_desc, mask_args, lists, bufs, bars, sizes, GROUP, 
                 n = block_at(seen, i) * BLOCK_N
                 if MASK > 0:
                     line = line_of(mask_args[0], mask_args[1], batch, head, n + gl.arange(0, BLOCK_N, WARP), sizes[3])
-                fill(k_desc, batch, head // GROUP, n, k_bufs, k_empty, k_ready, slot, phase)
+                await_free(k_empty, slot, phase, LEAN)
+                bring(k_desc, batch, head // GROUP, n, k_bufs, k_ready, slot)
+                await_free(v_empty, slot, phase, LEAN)
                 if MASK > 0:                 # read behind the product with the keys: it lies by the values
-                    mbarrier.wait(v_empty.index(slot), phase)
                     bufs[4].index(slot).store(line)
                     mbarrier.arrive(v_ready.index(slot), count=1)
-                fill(v_desc, batch, head // GROUP, n, v_bufs, v_empty, v_ready, slot, phase)
+                bring(v_desc, batch, head // GROUP, n, v_bufs, v_ready, slot)
                 slot, phase = after(slot, phase, STAGES)
 
 
 @gluon.jit
-def sums_of_threads(p):
-    """(rows, 4): what each of the four threads that hold a row adds up alone."""
-    return gl.sum(gl.sum(p.reshape((p.shape[0], p.shape[1] // 8, 4, 2)), 3), 1)
-
-
-@gluon.jit
-def hidden(s, rows, keys, bounds, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Scores, -inf where rows may not meet keys. Each is compared where it is chosen: ptxas keeps 64 results of comparisons at a time in
-    bits of registers, which takes three times the instructions."""
-    S, left, right = bounds
-    ends = gl.full((s.shape[0], ), 0, gl.int32, rows.type.layout) + S
-    if RIGHT:
-        ends = gl.minimum(rows + right + 1, S)
-    s = gl.inline_asm_elementwise("{.reg .pred met; setp.lt.s32 met, $2, $3; selp.f32 $0, $1, 0fFF800000, met;}", "=f,f,r,r",
-                                  [s, keys[None, :], ends[:, None]], dtype=gl.float32, is_pure=True, pack=1)
-    if LEFT:
-        s = gl.where(keys[None, :] >= (rows - left)[:, None], s, float("-inf"))
-    return s
-
-
-@gluon.jit
-def slope_of(slopes_ptr, stride, batch, head):
-    """What a distance of 1 from the diagonal takes off the scores of a head, in units of log 2."""
-    return gl.load(slopes_ptr + batch.to(gl.int64) * stride[0] + head.to(gl.int64) * stride[1]).to(gl.float32) * LOG2E
-
-
-@gluon.jit
-def less_by_distance(s, rows, keys, slope):
-    """Scores in units of log 2 less slope · distance; rows and keys lie along the dims of s, and are converted before they are many."""
-    return s - slope * gl.abs(rows.to(gl.float32) - keys.to(gl.float32))
-
-
-@gluon.jit
-def softmax(s, top, total, words, rows, n, seen, scale, slope, line, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-            MASK: gl.constexpr):
-    """(weights, new maximum, new totals of each thread, how much shrinks what was there). Scores s are not scaled yet."""
-    keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
-    if slope is not None:
-        s = less_by_distance(s * scale, rows[:, None], keys[None, :], slope)
-        scale = 1.0
-    if MASK > 0:
-        s = masked(s * scale, line.load(gl.SliceLayout(0, s.type.layout))[None, :], MASK)
-        scale = 1.0
-    if EDGE:
-        if len(seen) > 4:
-            s = shown_scores(s * scale, words, seen, rows, keys)
-            scale = 1.0
-        else:
-            s = hidden(s, rows, keys, seen[:3], LEFT, RIGHT)
-    higher = gl.maximum(top, gl.max(s, 1) * scale)
-    pivot = higher
-    if EDGE or MASK > 0:
-        pivot = gl.where(higher == float("-inf"), 0.0, higher)           # a row that sees no key yet
-    p = gl.exp2(s * scale - pivot[:, None])
-    shrink = gl.exp2(top - pivot)
-    mine = gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout), assert_trivial=True)
-    return p, higher, total * mine[:, None] + sums_of_threads(p), shrink
-
-
-@gluon.jit
 def step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, EDGE: gl.constexpr, LEFT: gl.constexpr,
-         RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr):
+         RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, LEAN: gl.constexpr):
     """Begin the products with the ith keys that are met and with the values before them, take the softmax of the first while the second
     runs."""
     k_bufs, v_bufs = bufs[1], bufs[2]
@@ -140,7 +95,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, 
     n, words = block_at(seen, i) * k_bufs.shape[1], i
     if EDGE:
         words = words_at(seen, i, k_bufs.shape[1])
-    weights = of_kept(p, draws, q.dtype)                                 # carried as they are: rounded, each would be unpacked and packed
+    weights = multiplied(p, draws, q.dtype, SCORES, LEAN)
     mbarrier.wait(k_ready.index(slot), phase)
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
@@ -148,15 +103,16 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, 
     s = across(q, k_bufs.index(slot), zeros, REST)
     acc = add_product(acc, weights, v_bufs.index(before), REST)
     s = warpgroup_mma_wait(num_outstanding=len(acc), deps=(s, ))
-    mbarrier.arrive(k_empty.index(slot), count=1)
+    give_back(k_empty, slot, LEAN)
     if MASK > 0:
         mbarrier.wait(v_ready.index(slot), phase)
     p, top, total, shrink = softmax(s, top, total, words, rows, n, seen, scale, slope, bufs[4].index(slot), EDGE, LEFT, RIGHT, MASK)
     if len(draws) > 0:
         p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
+    p = carried(p, draws, q.dtype, LEAN)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
     acc = ended(acc, 0)
-    mbarrier.arrive(v_empty.index(before), count=1)
+    give_back(v_empty, before, LEAN)
     acc = times(acc, shrink)
     following, phase_following = after(slot, phase, STAGES)
     return acc, p, top, total, (following, phase_following, slot)
@@ -164,7 +120,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, 
 
 @gluon.jit
 def first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-                  MASK: gl.constexpr, REST: gl.constexpr):
+                  MASK: gl.constexpr, REST: gl.constexpr, LEAN: gl.constexpr):
     """(weights, maxima, totals of each thread) of the keys that are met first."""
     ROWS: gl.constexpr = q.shape[0]
     KEYS: gl.constexpr = k.shape[0]
@@ -172,7 +128,7 @@ def first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, 
     zeros = gl.zeros((ROWS, KEYS), gl.float32, SCORES)
     s = across(q, k, zeros, REST)
     s = warpgroup_mma_wait(num_outstanding=0, deps=(s, ))
-    mbarrier.arrive(empty, count=1)
+    give_back(empty[0], empty[1], LEAN)
     top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     total = sums_of_threads(zeros)
     if MASK > 0:
@@ -183,13 +139,14 @@ def first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, 
 
 @gluon.jit
 def first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT: gl.constexpr, RIGHT: gl.constexpr, SCORES: gl.constexpr,
-               REST: gl.constexpr):
+               REST: gl.constexpr, LEAN: gl.constexpr):
     """The same, without a mask, where the rows do not meet the second half of these keys: their weights are 0."""
     ROWS: gl.constexpr = q.shape[0]
     HALF: gl.constexpr = k.shape[0] // 2
     NARROW: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, HALF, 16])
     rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, NARROW))
-    p, top, total = first_weights(q, k.slice(0, HALF, dim=0), empty, words, rows, n, seen, scale, slope, None, None, LEFT, RIGHT, 0, REST)
+    p, top, total = first_weights(q, k.slice(0, HALF, dim=0), empty, words, rows, n, seen, scale, slope, None, None, LEFT, RIGHT, 0, REST,
+                                  LEAN)
     p = gl.join(p, gl.zeros((ROWS, HALF), gl.float32, NARROW)).permute((0, 2, 1)).reshape((ROWS, 2 * HALF))
     like = sums_of_threads(gl.zeros((ROWS, 2 * HALF), gl.float32, SCORES))
     return (gl.convert_layout(p, SCORES, assert_trivial=True), gl.convert_layout(top, gl.SliceLayout(1, SCORES), assert_trivial=True),
@@ -199,7 +156,7 @@ def first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT: gl.constexpr,
 @gluon.jit
 def attend(q, q_empty, bufs, bars, slot, phase, rows, m, half, seen, steps, edges, rest, scale, slope, draws, LEFT: gl.constexpr,
            RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
-           HALVES: gl.constexpr):
+           HALVES: gl.constexpr, LEAN: gl.constexpr):
     """(result, maxima, totals of the rows of one group; where the ring stands then). Long, because the first step and the last are not as
     the others."""
     k_bufs, v_bufs = bufs[1], bufs[2]
@@ -209,15 +166,16 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, m, half, seen, steps, edge
     BLOCK_D: gl.constexpr = q.shape[1]
     n, words = block_at(seen, 0) * BLOCK_N, words_at(seen, 0, BLOCK_N)
     mbarrier.wait(k_ready.index(slot), phase)
-    k, empty, line, ready = k_bufs.index(slot), k_empty.index(slot), bufs[4].index(slot), (v_ready.index(slot), phase)
+    k, empty, line, ready = k_bufs.index(slot), (k_empty, slot), bufs[4].index(slot), (v_ready.index(slot), phase)
     if not HALVES:
-        p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST)
+        p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST, LEAN)
     elif half:
-        p, top, total = first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT, RIGHT, SCORES, REST)
+        p, top, total = first_half(q, k, empty, words, m, n, seen, scale, slope, LEFT, RIGHT, SCORES, REST, LEAN)
     else:
-        p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST)
+        p, top, total = first_weights(q, k, empty, words, rows, n, seen, scale, slope, line, ready, LEFT, RIGHT, MASK, REST, LEAN)
     if len(draws) > 0:
         p = dropped_keys(p, draws, draws[1], draws[3], n, BLOCK_N)
+    p = carried(p, draws, q.dtype, LEAN)
     mbarrier.wait(v_ready.index(slot), phase)
     acc = zeros_of(ROWS, BLOCK_D, REST)
     following, phase_following = after(slot, phase, STAGES)
@@ -228,31 +186,31 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, m, half, seen, steps, edge
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
         acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, True, LEFT, RIGHT,
-                                         MASK, SCORES, STAGES, REST)
+                                         MASK, SCORES, STAGES, REST, LEAN)
     for i in range(edges, rest):
         acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, False, LEFT, RIGHT,
-                                         MASK, SCORES, STAGES, REST)
+                                         MASK, SCORES, STAGES, REST, LEAN)
     if LEFT:
         for i in range(rest, steps):
             acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, i, seen, scale, slope, draws, True, LEFT,
-                                             RIGHT, MASK, SCORES, STAGES, REST)
+                                             RIGHT, MASK, SCORES, STAGES, REST, LEAN)
     if QUEUE > 1:
         mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
-    acc = ended(add_product(acc, of_kept(p, draws, q.dtype), v_bufs.index(before), REST), 0)
-    mbarrier.arrive(v_empty.index(before), count=1)
+    acc = ended(add_product(acc, multiplied(p, draws, q.dtype, SCORES, LEAN), v_bufs.index(before), REST), 0)
+    give_back(v_empty, before, LEAN)
     return acc, top, total, slot, phase
 
 
 @gluon.jit
-def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
+def pass_by(bars, slot, phase, count, STAGES: gl.constexpr, LEAN: gl.constexpr):
     """Give back blocks of keys that only rows of other groups meet."""
     _, _, k_empty, k_ready, v_empty, v_ready = bars
     for _ in range(count):
         mbarrier.wait(k_ready.index(slot), phase)
-        mbarrier.arrive(k_empty.index(slot), count=1)
+        give_back(k_empty, slot, LEAN)
         mbarrier.wait(v_ready.index(slot), phase)
-        mbarrier.arrive(v_empty.index(slot), count=1)
+        give_back(v_empty, slot, LEAN)
         slot, phase = after(slot, phase, STAGES)
     return slot, phase
 
@@ -261,7 +219,7 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args, lists, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
             RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
-            HALVES: gl.constexpr, TURN: gl.constexpr):
+            HALVES: gl.constexpr, LEAN: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was.
     Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
@@ -290,8 +248,11 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args,
                 first, blocks, _, _ = keys_of(m, met, LEFT, RIGHT, TILE, BLOCK_N)
                 m += TURN * ROWS
                 begin, steps, edges, rest = keys_of(m, met, LEFT, RIGHT, ROWS, BLOCK_N)
+                if GROUPS > 2:
+                    if m >= L:                                           # nobody looks at what these rows find
+                        begin, steps, edges, rest = begin + steps - 1, 1, 1, 1
                 seen = (met[3], met[4], met[5], begin + steps - 1)
-                slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
+                slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES, LEAN)
             rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             slope = None
             if slopes_ptr is not None:
@@ -305,9 +266,9 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args,
             mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
             acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, m, half, seen,
                                                   steps, edges, rest, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, STAGES, QUEUE, REST,
-                                                  UPPER)
+                                                  UPPER, LEAN)
             if len(lists) == 0:
-                slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
+                slot, phase = pass_by(bars, slot, phase, begin - first, STAGES, LEAN)
             tiles += 1
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
             factor = total
@@ -336,10 +297,11 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
                            seed: gl.int64, offset: gl.int64, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr,
                            DROPOUT: gl.constexpr, WIDE: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
                            BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
-                           HALVES: gl.constexpr):
+                           HALVES: gl.constexpr, LEAN: gl.constexpr):
     """out and lse as of attention_kernel; a mask is that of all rows, or attention_blocks_kernel has made lists of it for blocks of
-    2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 or 3,
-    with lists 2, and with HALVES BLOCK_N is 2 · ROWS. num_warps is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
+    2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 to 4,
+    with lists 2, and with HALVES BLOCK_N is 2 · ROWS. LEAN: see `carried` and attention_slots_gluon.py. num_warps is 4.
+    Grid: PROGRAMS. (Long, because each warp group is named.)"""
     LINES: gl.constexpr = MASK if lists_ptr is None else 0               # of masks that all rows share
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
@@ -348,8 +310,8 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     out_bufs = q_bufs if QUEUE == 1 else gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
-    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if LINES > 0 else 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
-            barriers(STAGES, GROUPS), barriers(STAGES, 2 if LINES > 0 else 1))
+    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if LINES > 0 else 1), slots_to_fill("keys", STAGES, GROUPS, LEAN),
+            barriers(STAGES, 1), slots_to_fill("values", STAGES, GROUPS, LEAN), barriers(STAGES, 2 if LINES > 0 else 1))
     lines = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], LINE)
     ends = gl.allocate_shared_memory(gl.int32, [QUEUE * GROUPS, 1], LINE)
     fence_async_shared()
@@ -363,21 +325,34 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
         stride_mask = (stride_mask[0], stride_mask[1], gl.to_tensor(stride_mask[2]).to(gl.int64), gl.to_tensor(stride_mask[3]).to(gl.int64))
     if GROUPS == 2:
         gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 1)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 1)),
             (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
-                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
+                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE, LEAN)),
         ], [4, 1], [240, 24])
+    elif GROUPS == 3:
+        gl.warp_specialize([
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 1)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 2)),
+            (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
+                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE, LEAN)),
+        ], [4, 4, 1], [160, 160, 24])
     else:
         gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 1)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs,
-                       bars, sizes, scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, 2)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 1)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 2)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
+                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 3)),
             (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
-                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
-        ], [4, 4, 1], [160, 160, 24])
+                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE, LEAN)),
+        ], [4, 4, 4, 1], [112, 112, 112, 24])

@@ -73,6 +73,12 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
     """Load a block into a slot of a ring as soon as it is empty."""
     mbarrier.wait(empty.index(slot), phase)
+    bring(desc, batch, head, row, ring, ready, slot)
+
+
+@gluon.jit
+def bring(desc, batch, head, row, ring, ready, slot):
+    """Load a block into an empty slot of a ring."""
     mbarrier.expect(ready.index(slot), desc.block_type.nbytes)
     buf = ring.index(slot)._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
     tma.async_copy_global_to_shared(desc, [batch, head, row, 0], ready.index(slot), buf)

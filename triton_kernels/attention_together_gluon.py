@@ -20,9 +20,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from .attention_backward_gluon import anew, row_ptrs, send
 from .attention_dropout_gluon import drawn_ahead, draws_of, dropped_negative, first_counter, no_drop_bits, without_dropped
-from .attention_gluon import less_by_distance, slope_of
 from .attention_mask_gluon import end_of_seen, line_of, masked
 from .attention_places_gluon import LINE, WARP, after, barriers, fill
+from .attention_softmax_gluon import less_by_distance, slope_of
 from .attention_turns_gluon import await_turns, end_turns, leave, left, place_of, seen_keys, taken, tile_of, turn_of
 
 LN2 = gl.constexpr(0.6931471805599453)

@@ -113,7 +113,8 @@ class Problem(NamedTuple):
         gluon = []
         if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in (DENSE if self.dense else GLUON)[which].get(block, ())
-                     if "HALVES" not in tile or self.constants["RIGHT"] and not self.constants["MASK"]]
+                     if ("HALVES" not in tile or self.constants["RIGHT"] and not self.constants["MASK"])
+                     and (tile.get("GROUPS", 2) < 4 or not self.constants["MASK"] and not self.constants["DROPOUT"])]
         if self.dense and gluon:                                         # numbers for each head are read as they are, and more by threads
             return fitting + gluon if self.constants["MASK"] == 2 and self.stride_mask[1] else gluon + fitting
         return best_first(which, block, min(L, S), gluon, fitting, "backward_kv" in self.gluon) or ways[-1:]
@@ -167,7 +168,7 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
             *lists, steps = listed(p, attn_mask, keys)
-            return start_gluon(p, {"HALVES": 0, **way}, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0],
+            return start_gluon(p, {"HALVES": 0, "LEAN": 0, **way}, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0],
                                (rows, *[None] * 6, rows, keys, keys),
                                (out, lse, attn_mask, *lists, alibi_slopes, base, query, key, value),
                                (lse.strides, p.stride_mask, steps, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:],
