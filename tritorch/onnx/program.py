@@ -1,0 +1,67 @@
+"""What `tritorch.onnx.export` returns: a model, to be saved, looked at and called."""
+import os
+
+from tritorch.onnx.package import evaluator, onnx_package
+from tritorch.tensor import Tensor, from_array
+
+LARGE = 2 << 30                                                          # bytes: more do not fit into one file of the format
+
+
+class ONNXProgram:
+    """An exported model. `model_proto` is the `onnx.ModelProto`.
+
+    >>> import tritorch as torch
+    >>> program = torch.onnx.export(torch.nn.ReLU(), (torch.ones(2),))                    # doctest: +SKIP
+    >>> program(torch.tensor([-1.0, 2.0]))                                                # doctest: +SKIP
+    (tensor([0., 2.]),)
+    >>> program.save("relu.onnx")                                                         # doctest: +SKIP
+    """
+
+    def __init__(self, model, exported_program=None):
+        self.model_proto, self.exported_program, self._evaluator = model, exported_program, None
+
+    def __repr__(self):
+        graph = self.model_proto.graph
+        return (f"ONNXProgram(inputs={[x.name for x in graph.input]}, outputs={[x.name for x in graph.output]}, nodes={len(graph.node)}, "
+                f"initializers={len(graph.initializer)}, opset={self.model_proto.opset_import[0].version})")
+
+    def __call__(self, *args, **kwargs):
+        """The outputs for tensors, as a tuple, computed with numpy by `onnx.reference`: for a look, not for speed."""
+        from tritorch.compiler.containers import flatten
+        leaves = [x for x in flatten([list(args), *kwargs.values()])[0] if isinstance(x, Tensor)]
+        return self.call_reference(*leaves)
+
+    def call_reference(self, *tensors):
+        """The outputs for the inputs of the graph in their order."""
+        if self._evaluator is None:
+            self._evaluator = evaluator(self.model_proto)
+        names = [x.name for x in self.model_proto.graph.input]
+        if len(tensors) != len(names):
+            raise TypeError(f"ONNXProgram: expected {len(names)} tensors, {', '.join(names)}, got {len(tensors)}")
+        made = self._evaluator.run(None, {name: x.detach().cpu().numpy() for name, x in zip(names, tensors)})
+        return tuple([from_array(x.copy() if not x.flags.writeable else x) for x in made])
+
+    def save(self, destination, *, include_initializers=True, keep_initializers_as_inputs=False, external_data=None):
+        """Write the model to a path. With `external_data`, or if it is larger than 2 GB, weights go to a file beside it, `destination`.data;
+        `include_initializers=False` leaves them out, `keep_initializers_as_inputs` lists them among the inputs, too."""
+        onnx = onnx_package()
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model_proto)
+        graph = model.graph
+        if keep_initializers_as_inputs:
+            for x in graph.initializer:
+                graph.input.append(onnx.helper.make_tensor_value_info(x.name, x.data_type, list(x.dims)))
+        large = include_initializers and sum(len(x.raw_data) for x in graph.initializer) > LARGE
+        if not include_initializers:
+            del graph.initializer[:]
+        if external_data or large:
+            if not isinstance(destination, (str, os.PathLike)):
+                raise TypeError(f"ONNXProgram.save: expected a path for a model with external data, got {type(destination).__name__}")
+            beside = os.path.basename(os.fspath(destination)) + ".data"
+            old = os.path.join(os.path.dirname(os.fspath(destination)), beside)
+            if os.path.exists(old):
+                os.remove(old)                                           # the package appends
+            onnx.save_model(model, os.fspath(destination), save_as_external_data=True, all_tensors_to_one_file=True, location=beside,
+                            size_threshold=1024)
+        else:
+            onnx.save_model(model, destination if hasattr(destination, "write") else os.fspath(destination))
