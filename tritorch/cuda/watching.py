@@ -1,5 +1,5 @@
-"""The watcher of a thread: who compiles a step is told here of whatever no CUDA graph can hold. And its reader: who exports a program is
-told of the tensors whose elements Python looks at."""
+"""The watcher of a thread: who compiles a step is told here of whatever no CUDA graph can hold. And its tracer: who exports a program is told
+of what operators do not show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VALUE = "a value of a tensor on the CPU"
 
 
 class _Watched(threading.local):
-    watcher = reader = None
+    watcher = tracer = None
 
 
 watched = _Watched()
@@ -24,5 +24,12 @@ def host_work(what: str) -> None:
 
 def elements_read(x: Any) -> None:
     """Python looks at the elements of x."""
-    if watched.reader is not None:
-        watched.reader(x)
+    if watched.tracer is not None:
+        watched.tracer.read(x)
+
+
+def unset(x: Any) -> Any:
+    """x, whose elements nobody has set."""
+    if watched.tracer is not None:
+        watched.tracer.unset(x)
+    return x

@@ -6,12 +6,12 @@ from tritorch.autograd.modes import no_grad
 from tritorch.compiler.containers import flatten
 from tritorch.errors import sentence
 from tritorch.nn.module import Module
+from tritorch.onnx.composed import instead
 from tritorch.onnx.custom import translations
 from tritorch.onnx.errors import OnnxExporterError
 from tritorch.onnx.modes import OperatorExportTypes, TrainingMode, exporting
 from tritorch.onnx.package import onnx_package
 from tritorch.onnx.program import ONNXProgram
-from tritorch.onnx.rules import RULES
 from tritorch.onnx.shapes import Axes, input_names, named_leaves
 from tritorch.onnx.writer import written
 from tritorch.tensor import Tensor
@@ -147,7 +147,7 @@ def _trace(model, args, kwargs, inputs, custom):
     rest = iter(inputs)
     args, kwargs = form.unflatten([next(rest) if isinstance(x, Tensor) else x for x in leaves])
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    tracer = Tracer(named, inputs, splits=lambda op: op.__name__ not in RULES and op.__name__ not in custom, wholes=custom)
+    tracer = Tracer(named, inputs, instead=lambda op: None if op.__name__ in custom else instead(op), wholes=custom)
     with no_grad(), exporting(), tracer.tracing():
         result = model(*args, **kwargs)
     leaves, form = flatten(result)

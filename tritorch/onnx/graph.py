@@ -162,6 +162,10 @@ class Graph:
         return self.op("Reshape", x, self.sizes(shape))
 
     # -------------------------------------------------------------- steps that many rules take
+    def plus(self, name, n):
+        """A number added to sizes."""
+        return name if n == 0 else self.op("Add", name, self.constant([n]))
+
     def permuted(self, x, dims):
         return self.op("Transpose", x, perm=[int(d) for d in dims])
 

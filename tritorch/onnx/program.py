@@ -1,6 +1,8 @@
 """What `tritorch.onnx.export` returns: a model, to be saved, looked at and called."""
 import os
 
+import numpy as np
+
 from tritorch.onnx.package import evaluator, onnx_package
 from tritorch.tensor import Tensor, from_array
 
@@ -39,7 +41,7 @@ class ONNXProgram:
         if len(tensors) != len(names):
             raise TypeError(f"ONNXProgram: expected {len(names)} tensors, {', '.join(names)}, got {len(tensors)}")
         made = self._evaluator.run(None, {name: x.detach().cpu().numpy() for name, x in zip(names, tensors)})
-        return tuple([from_array(x.copy() if not x.flags.writeable else x) for x in made])
+        return tuple([from_array(np.array(x, order="C")) for x in made])
 
     def save(self, destination, *, include_initializers=True, keep_initializers_as_inputs=False, external_data=None):
         """Write the model to a path. With `external_data`, or if it is larger than 2 GB, weights go to a file beside it, `destination`.data;

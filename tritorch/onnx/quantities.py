@@ -38,15 +38,11 @@ class Quantities:
         if values in self.known:
             value, dim = self.known[values]
             return self.graph.op("Shape", value, start=dim, end=dim + 1)
-        for find in (self.line, self.product, self.sum, self.quotient):
+        for find in (self.line, self.product, self.sum, self.quotient, self.clipped):
             found = find(values)
             if found is not None:
                 return found
         raise Baked(f"a number of {Varying(values)}, which is not made of sizes")
-
-    def sizes(self):
-        """The names of those known, by their values, when they are needed."""
-        return self.known.items()
 
     def line(self, values):
         """(a · size + b) / c."""
@@ -55,7 +51,7 @@ class Quantities:
             if found is not None:
                 a, b = found
                 c = math.lcm(a.denominator, b.denominator)
-                return self.over(self.plus(self.times(self.size(Varying(known)), int(a * c)), int(b * c)), c)
+                return self.over(self.graph.plus(self.times(self.size(Varying(known)), int(a * c)), int(b * c)), c)
         return None
 
     def product(self, values):
@@ -78,7 +74,7 @@ class Quantities:
                 for sign, kind in ((1, "Add"), (-1, "Sub")):
                     rest = {v - a - sign * b for v, a, b in zip(values, p, q)}
                     if p is not q and len(rest) == 1:
-                        return self.plus(self.graph.op(kind, self.size(Varying(p)), self.size(Varying(q))), int(rest.pop()))
+                        return self.graph.plus(self.graph.op(kind, self.size(Varying(p)), self.size(Varying(q))), int(rest.pop()))
         return None
 
     def quotient(self, values):
@@ -87,14 +83,19 @@ class Quantities:
             for c in QUOTIENTS:
                 for b in range(c):
                     if all((n + b) // c == v for n, v in zip(known, values)):
-                        return self.over(self.plus(self.size(Varying(known)), b), c)
+                        return self.over(self.graph.plus(self.size(Varying(known)), b), c)
+        return None
+
+    def clipped(self, values):
+        """min(size, c) and max(size, c)."""
+        for known in self.known:
+            for kind, bound, f in (("Min", max(values), min), ("Max", min(values), max)):
+                if all(f(n, bound) == v for n, v in zip(known, values)):
+                    return self.graph.op(kind, self.size(Varying(known)), self.graph.constant([bound]))
         return None
 
     def times(self, name, a):
         return name if a == 1 else self.graph.op("Mul", name, self.graph.constant([a]))
-
-    def plus(self, name, b):
-        return name if b == 0 else self.graph.op("Add", name, self.graph.constant([b]))
 
     def over(self, name, c):
         return name if c == 1 else self.graph.op("Div", name, self.graph.constant([c]))

@@ -68,8 +68,8 @@ def _all(n):
 # ------------------------------------------------------------------ pooling
 @rule("max_pool_values", "max_pool_volume_values")
 def max_pool_values(g, input, size, kernel, stride, padding, dilation):
-    if kernel is None:
-        return _adaptive(g, input, size, "ReduceMax")
+    if kernel is None or not all(map(plain, kernel)):
+        return _adaptive(g, input, size, "ReduceMax", kernel)
     return _max_pool(g, input, size, kernel, stride, padding, dilation, 1)
 
 
@@ -105,8 +105,8 @@ def _rounds_up(input, size, kernel, stride, padding, dilation):
 
 @rule("avg_pool", "avg_pool_volume")
 def avg_pool(g, input, size, kernel, stride, padding, include=True, divisor=None):
-    if kernel is None:
-        return _adaptive(g, input, size, "ReduceMean")
+    if kernel is None or not all(map(plain, kernel)):
+        return _adaptive(g, input, size, "ReduceMean", kernel)
     window, up = math.prod(kernel), _rounds_up(input, size, kernel, stride, padding, (1,) * len(kernel))
     if up:
         return _avg_pool_up(g, input, size, kernel, stride, padding, include, divisor)
@@ -130,12 +130,14 @@ def _avg_pool_up(g, input, size, kernel, stride, padding, include, divisor):
     return g.op("Mul", means, g.constant(math.prod(kernel) / (counts if divisor is None else divisor), g.out.dtype))
 
 
-def _adaptive(g, input, size, kind):
-    """The input in size parts along each dim, which may overlap."""
+def _adaptive(g, input, size, kind, kernel):
+    """The input in size parts along each dim, which may overlap; those of a kernel are a whole dim or one element."""
     name = g.x(input)
     for d, (n, m) in enumerate(zip(input.shape[2:], size), 2):
         if plain(m) and m == 1:
             name = g.reduced(kind, name, [d], True)
+            continue
+        if n == m and (kernel is None or kernel[d - 2] == 1):
             continue
         if not plain(n) or not plain(m):
             raise Baked(f"adaptive pooling of {n} elements to {m}")
@@ -148,7 +150,8 @@ def _adaptive(g, input, size, kind):
 @rule("resize")
 def resize(g, input, size, scales, how, corners, dtype):
     """By sizes where the pixels are as far apart as these say, else by scales."""
-    kind = "cubic" if "cubic" in how else "linear" if "linear" in how else how[0]
+    seen = {name for h in how for name in _all(h)}                       # "nearest" stands beside others where nothing changes
+    kind = next(name for name in ("cubic", "linear", "nearest-exact", "nearest") if name in seen)
     mode, step = {"nearest": ("nearest", "asymmetric"), "nearest-exact": ("nearest", "half_pixel")}.get(kind, (kind, "half_pixel"))
     if corners and kind in ("linear", "cubic"):
         step = "align_corners"

@@ -94,11 +94,6 @@ def reverse_cumsum(g, input, dim, dtype=None):
     return g.op("CumSum", g.like(input), g.constant(wrapped(dim, input.ndim)), reverse=1)
 
 
-@rule("cumprod", since=26)
-def cumprod(g, input, dim, dtype=None):
-    return g.op("CumProd", g.like(input), g.constant(wrapped(dim, input.ndim)))
-
-
 @rule("logsumexp")
 def logsumexp(g, input, dim, keepdim=False):
     return g.reduced("ReduceLogSumExp", g.like(input), dims_of(dim, input.ndim), keepdim)

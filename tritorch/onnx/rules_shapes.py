@@ -76,13 +76,14 @@ def slice_dim(g, x, dim, start, stop, step):
 def diagonal(g, input, offset=0, dim1=0, dim2=1):
     a, b = wrapped(dim1, input.ndim), wrapped(dim2, input.ndim)
     x = g.permuted(input, [d for d in range(input.ndim) if d not in (a, b)] + [a, b])
-    count = g.size(g.out.shape[-1])
+    sizes = [g.plus(g.size(input.shape[d]), -abs(offset) if (offset > 0) == (d == b) else 0) for d in (a, b)]
+    count = g.op("Min", *sizes)
     steps = g.op("Range", g.constant(0), g.squeezed(count, 0), g.constant(1))
     places = g.op("Add", steps, g.constant(max(offset, 0)))
     x = g.sliced(x, input.ndim - 2, max(-offset, 0), 2**63 - 1)
     x = g.op("Slice", x, g.constant([0]), count, g.constant([input.ndim - 2]), g.constant([1]))
     lead = list(g.out.shape[:-1])
-    index = g.op("Expand", g.unsqueezed(places, 1), g.sizes([*lead, g.out.shape[-1], 1]))
+    index = g.op("Expand", g.unsqueezed(places, 1), g.op("Concat", *([g.sizes(lead)] if lead else []), count, g.constant([1]), axis=0))
     return g.squeezed(g.op("GatherElements", x, index, axis=input.ndim - 1), input.ndim - 1)
 
 
@@ -168,6 +169,10 @@ def triangle(g, input, diagonal, upper):
 def constant_pad(g, input, pad, value=0.0):
     before, after = _ends(pad, input.ndim)
     x, kind = g.x(input), input.dtype
+    for d, (a, b) in enumerate(zip(before, after)):
+        if plain(a) and plain(b) and min(a, b) < 0:                      # what is cut off
+            x = g.sliced(x, d, max(-a, 0), b if b < 0 else 2**63 - 1)
+            before[d], after[d] = max(a, 0), max(b, 0)
     if kind is types.bool:
         x, kind = g.cast(x, types.int32), types.int32
     found = g.op("Pad", x, g.sizes([*before, *after]), g.number(value, kind), mode="constant")
@@ -249,14 +254,20 @@ def index_add(g, input, dim, index, source, alpha=1):
 
 @rule("put")
 def put(g, input, indices, values, accumulate, wrap=True):
-    """Index tensors of the first dims alone: those are what ScatterND knows."""
-    given = [k for k in indices if k is not None]
-    if any(k is None for k in indices[:len(given)]):
-        raise Baked("an index after one that is left out")
-    places = [g.unsqueezed(g.op("Expand", g.cast(k, types.int64), g.sizes(_joined(given))), len(_joined(given))) for k in given]
-    shape = [*_joined(given), *input.shape[len(given):]]
+    """ScatterND along the dims that have index tensors, brought to the front."""
+    dims = [d for d, k in enumerate(indices) if k is not None]
+    given, rest = [indices[d] for d in dims], [d for d in range(input.ndim) if d not in dims]
+    joined, shape = _joined(given), [input.shape[d] for d in rest]
+    places = [g.unsqueezed(g.op("Expand", g.cast(k, types.int64), g.sizes(joined)), len(joined)) for k in given]
     places = g.op("Concat", *places, axis=-1) if len(places) > 1 else places[0]
-    return g.op("ScatterND", input, places, g.op("Expand", values, g.sizes(shape)), reduction="add" if accumulate else "none")
+    lead = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0                       # where the joined dims stand in the values
+    values = g.op("Expand", values, g.sizes([*shape[:lead], *joined, *shape[lead:]]))
+    front = [*range(lead, lead + len(joined)), *range(lead), *range(lead + len(joined), len(joined) + len(rest))]
+    moved = [*dims, *rest]
+    if moved == list(range(input.ndim)):
+        return g.op("ScatterND", input, places, values, reduction="add" if accumulate else "none")
+    made = g.op("ScatterND", g.permuted(input, moved), places, g.permuted(values, front), reduction="add" if accumulate else "none")
+    return g.permuted(made, [moved.index(d) for d in range(input.ndim)])
 
 
 def _joined(tensors):
@@ -340,3 +351,16 @@ def unfold_images(g, input, kernel, dilation, padding, stride):
         name = g.op("Gather", name, g.op("Add", taps, g.unsqueezed(starts, 0)), axis=2 + 2 * d)
     name = g.permuted(name, [0, 1, 2, 4, 3, 5])                          # (N, C, taps, rows, taps, columns) before
     return g.op("Reshape", name, g.constant([0, math.prod(kernel) * input.shape[1], -1]))
+
+
+@rule("fold_images")
+def fold_images(g, input, size, kernel, dilation, padding, stride):
+    """Blocks added up; those that lie side by side are only moved."""
+    if tuple(kernel) == tuple(stride) and set(dilation) == {1} and set(padding) == {0}:
+        rows = [v // kernel[0] for v in ([size[0]] if plain(size[0]) else size[0].values)]
+        channels = int(g.out.shape[1])
+        many = rows[0] if plain(size[0]) else Varying(rows)
+        parts = g.op("Reshape", input, g.op("Concat", g.constant([0, channels, *kernel]), g.size(many), g.constant([-1]), axis=0))
+        return g.op("Reshape", g.permuted(parts, [0, 1, 4, 2, 5, 3]), g.op("Concat", g.constant([0, channels]), g.sizes(size), axis=0))
+    return g.op("Col2Im", input, g.sizes(size), g.constant([*kernel]), strides=list(stride), pads=[*padding, *padding],
+                dilations=list(dilation))

@@ -17,6 +17,9 @@ def named_leaves(model, args, kwargs):
         if kind is inspect.Parameter.VAR_KEYWORD:
             for key, part in value.items():
                 found += [(key, path, leaf) for path, leaf in _paths(part)]
+        elif kind is inspect.Parameter.VAR_POSITIONAL:
+            for k, part in enumerate(value):
+                found += [(f"{name}_{k}", path, leaf) for path, leaf in _paths(part)]
         else:
             found += [(name, path, leaf) for path, leaf in _paths(value)]
     return found
@@ -80,6 +83,10 @@ class Axes:
             order = list(dict.fromkeys(name for name, *_ in self.leaves))
             shapes = dict(zip(order, shapes))
         known = {name for name, *_ in self.leaves}
+        for name, spec in list(shapes.items()):                          # *args, which PyTorch names as one
+            if name not in known and isinstance(spec, (list, tuple)) and f"{name}_0" in known:
+                del (shapes := dict(shapes))[name]
+                shapes.update({f"{name}_{k}": part for k, part in enumerate(spec)})
         unknown = [name for name in shapes if name not in known]
         if unknown:
             raise ValueError(sentence("onnx.export", f"dynamic_shapes of {', '.join(sorted(known))}", *unknown))

@@ -64,7 +64,7 @@ def _other_operators(traces, k):
 def _alike(node, args):
     """Arguments of the same call in several traces, as one."""
     kinds = {type(a) for a in args}
-    if kinds <= {int, float, bool} and len(set(map(str, args))) > 1:
+    if (kinds <= {int, float, bool} or kinds == {str}) and len(set(map(str, args))) > 1:
         return Varying(args)
     if isinstance(args[0], (tuple, list)):
         if len({len(a) for a in args}) > 1:

@@ -85,19 +85,19 @@ def home(x):
 class Tracer(Interpreter):
     """Notes the operators of this thread inside `with tracer.tracing():`.
 
-    `named` are pairs (name, parameter or buffer), `inputs` the tensors that the graph gets. `splits(op)` says of which operators those of
-    their formula are to be noted instead. Afterwards: `nodes`, and `value(x)` is the value of a tensor that the call returned.
+    `named` are pairs (name, parameter or buffer), `inputs` the tensors that the graph gets. `instead(op)` gives, for an operator of which others
+    are to be noted, the function that calls them. Afterwards: `nodes`, and `value(x)` is the value of a tensor that the call returned.
     """
 
-    def __init__(self, named, inputs, splits=lambda op: False, wholes=()):
-        self.nodes, self.values, self.memory, self.splits, self.wholes = [], [], {}, splits, wholes
+    def __init__(self, named, inputs, instead=lambda op: None, wholes=()):
+        self.nodes, self.values, self.memory, self.instead, self.wholes = [], [], {}, instead, wholes
         self.names = {}
         for name, x in named:
             self.names.setdefault((id(home(x)), layout_of(x)), name)
         self.owned = {place for place, _ in self.names}
-        self.inputs = [self.enter(x) for x in inputs]
+        self.inputs = [self.entered(x) for x in inputs]
 
-    def enter(self, x):
+    def entered(self, x):
         value = self.made(x, depends=True)
         self.home(x).values[layout_of(x)] = value
         return value
@@ -115,12 +115,12 @@ class Tracer(Interpreter):
             holder, name = getattr(holder, name), "outer"
         modes.interpreted = True
         setattr(holder, name, self)
-        watched.reader = self.read
+        watched.tracer = self
         try:
             yield self
         finally:
             setattr(holder, name, None)
-            watched.reader = None
+            watched.tracer = None
 
     # -------------------------------------------------------------- what tensors hold
     def home(self, x):
@@ -160,9 +160,10 @@ class Tracer(Interpreter):
 
     # -------------------------------------------------------------- calls
     def __call__(self, op, args, out):
-        if op.formula_body is not None and self.splits(op):
+        body = self.instead(op)
+        if body is not None:
             with self.again():
-                made = op.formula_body(*args)
+                made = body(*args)
                 return made if out is None else out.copy_(made)
         place = places.user_place(3)
         if out is not None:
@@ -201,11 +202,11 @@ class Tracer(Interpreter):
     @contextlib.contextmanager
     def unseen(self):
         """An implementation may read whatever it likes."""
-        watched.reader = None
+        watched.tracer = None
         try:
             yield
         finally:
-            watched.reader = self.read
+            watched.tracer = self
 
     def write(self, op, args, out, place):
         """A call with a destination: its memory holds something new, and so do all views of it."""
@@ -228,19 +229,24 @@ class Tracer(Interpreter):
             memory.values, memory.written = {key: value}, True
             memory.past.append(value)
             for key, old, view in chain:
-                back = Node(view.op, (old, value, *view.args[1:]), place, back=True)
-                value, = self.note(back, [memory.seen(x.storage, key)])
+                value = self.brought_back(view, old, value, memory.seen(x.storage, key), place)
                 memory.values[key] = value
                 memory.past.append(value)
         return made
+
+    def brought_back(self, view, old, part, whole, place):
+        """What a view shows, after the view was written."""
+        if view.name in BACK:
+            return self.note(Node(view.op, (old, part, *view.args[1:]), place, back=True), [whole])[0]
+        if old.depends or part.depends or old.weighs or part.weighs:
+            raise Untraceable(sentence("export", "a write that is followed through views", f"{view.name} at {view.where()}", use="clone"))
+        return self.made(whole)                                          # constants are what they are
 
     def chain(self, x, memory, key):
         """[layout, value and view of what a view shows, up to the memory as a whole]."""
         found = []
         while key in memory.views:
             source, node = memory.views[key]
-            if node.name not in BACK:
-                raise Untraceable(sentence("export", "a write that is followed through views", f"{node.name} at {node.where()}", use="clone"))
             found.append((source, self.at(memory, source, x), node))
             key = source
         return found
@@ -252,6 +258,10 @@ class Tracer(Interpreter):
                 if not value.depends:
                     value.tensor = copied(value.tensor)
         memory.past = []
+
+    def unset(self, x):
+        """Memory that nobody has set: zeros, so that it is the same in every call."""
+        x.detach().fill_(0)
 
     def read(self, x):
         """Python looks at the elements of a tensor."""

@@ -1,0 +1,127 @@
+"""Operators that are noted as others: what is fused here, in the operators that ONNX has. A card's own `formula` does the same."""
+from tritorch.dispatch import registry
+from tritorch.dtype import types
+from tritorch.ops import loss_terms
+from tritorch.ops.compare import where
+from tritorch.ops.create import full_like
+from tritorch.onnx.rules import RULES
+
+COMPOSED = {}
+
+
+def composed(*names):
+    def enter(f):
+        COMPOSED.update(dict.fromkeys(names, f))
+        return f
+
+    return enter
+
+
+def instead(op):
+    """What runs in the place of an operator without a rule, or None."""
+    name = op.__name__
+    return None if name in RULES else COMPOSED.get(name, op.formula_body)
+
+
+# ------------------------------------------------------------------ losses
+composed("mse_terms")(lambda x, y: (x - y).square())
+composed("l1_terms")(lambda x, y: (x - y).abs())
+
+
+@composed("smooth_l1_terms")
+def smooth_l1_terms(x, y, beta):
+    apart = (x - y).abs()
+    return where(apart < beta, apart.square() * (0.5 / beta), apart - 0.5 * beta)
+
+
+@composed("huber_terms")
+def huber_terms(x, y, delta):
+    apart = (x - y).abs()
+    return where(apart <= delta, apart.square() * 0.5, (apart - 0.5 * delta) * delta)
+
+
+@composed("binary_cross_entropy_terms")
+def chance_terms(x, y):
+    return -(y * x.log().clamp(min=-100.0) + (1 - y) * (1 - x).log().clamp(min=-100.0))
+
+
+@composed("loss_of_all")
+def loss_of_all(x, y, kind, bend, mean):
+    terms = loss_terms.each(kind, x, y, bend)
+    return terms.mean() if mean else terms.sum()
+
+
+@composed("nll_rows")
+def nll_rows(input, target, weight=None, ignore_index=-100):
+    """-w_t · x_t of every sample, and w_t."""
+    dim = min(1, input.ndim - 1)
+    known = target != ignore_index
+    place = where(known, target, 0).to(types.int64)
+    chosen = input.gather(dim, place.unsqueeze(dim)).squeeze(dim)
+    share = known.to(chosen.dtype) if weight is None else weight[place] * known
+    return -share * chosen, share
+
+
+@composed("cross_entropy_rows")
+def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoothing=0.0):
+    """(1 - s) · w_t · (lse - x_t) + s / C · Σ w_c · (lse - x_c)."""
+    dim = min(1, input.ndim - 1)
+    lse = input.logsumexp(dim)
+    scores = input - lse.unsqueeze(dim)
+    loss, share = nll_rows(scores, target, weight, ignore_index)
+    if label_smoothing:
+        weighted = scores if weight is None else scores * weight.view(-1, *[1] * (input.ndim - dim - 1))
+        smooth = -weighted.sum(dim) * (label_smoothing / input.shape[dim])
+        loss = loss * (1 - label_smoothing) + where(target != ignore_index, smooth, 0.0)
+    return loss, share, lse
+
+
+@composed("weighted_mean")
+def weighted_mean(loss, target_weight):
+    total = target_weight.sum()
+    return loss.sum() / total, total
+
+
+# ------------------------------------------------------------------ others
+@composed("close_numbers", "close_or_nan")
+def close_numbers(input, other, rtol, atol):
+    return (input == other) | ((input - other).abs() <= atol + rtol * abs(other)) & ((input - other).abs() < float("inf"))
+
+
+@composed("distances")
+def distances(x1, x2, p):
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    return registry["vector_norm"](apart, p, -1)
+
+
+@composed("middle")
+def middle(input, dim, skip):
+    """The lower median of a dim of a fixed size, without a look for NaN."""
+    return registry["order_statistic"](input, (input.shape[dim] + 1) // 2, dim)
+
+
+@composed("middle_of_all")
+def middle_of_all(input, skip):
+    return middle(input.reshape(-1), 0, skip)[0]
+
+
+def running(x, dim, join, start):
+    """What a running join makes: each element with the one 1, 2, 4, … before it. The size of the dim counts the steps."""
+    n, step = x.shape[dim], 1
+    while step < n:
+        before = full_like(x.narrow(dim, 0, 1), start)
+        shifted = registry["concatenated"]((before.expand(*[step if d == dim % x.ndim else -1 for d in range(x.ndim)]),
+                                            x.narrow(dim, 0, n - step)), dim, (step, n - step))
+        x, step = join(x, shifted), 2 * step
+    return x
+
+
+@composed("cumprod")
+def cumprod(input, dim, dtype=None):
+    return running(input if dtype is None else input.to(dtype), dim, lambda x, y: x * y, 1)
+
+
+@composed("logcumsumexp")
+def logcumsumexp(input, dim):
+    return running(input, dim, lambda x, y: x.logaddexp(y), float("-inf"))
+
