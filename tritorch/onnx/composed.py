@@ -5,6 +5,7 @@ from tritorch.ops import loss_terms
 from tritorch.ops.compare import where
 from tritorch.ops.create import full_like
 from tritorch.onnx.rules import RULES
+from tritorch.ops.feed_forward import ACTIVATIONS
 
 COMPOSED = {}
 
@@ -82,6 +83,43 @@ def weighted_mean(loss, target_weight):
     return loss.sum() / total, total
 
 
+# ------------------------------------------------------------------ layers
+@composed("linear_activation")
+def linear_activation(input, weight, bias=None, activation="gelu"):
+    pre = registry["linear"](input, weight, bias)
+    return ACTIVATIONS[activation][0](pre), pre
+
+
+@composed("feed_forward_layers")
+def feed_forward_layers(input, weight1, bias1, weight2, bias2, activation="gelu"):
+    hidden, pre = linear_activation(input, weight1, bias1, activation)
+    return registry["linear"](hidden, weight2, bias2), hidden, pre
+
+
+@composed("linear_cross_entropy_rows")
+def linear_cross_entropy_rows(input, linear_weight, linear_bias, target, weight=None, ignore_index=-100, label_smoothing=0.0):
+    return cross_entropy_rows(registry["linear"](input, linear_weight, linear_bias), target, weight, ignore_index, label_smoothing)
+
+
+@composed("linear_cross_entropy_sum")
+def linear_cross_entropy_sum(input, linear_weight, linear_bias, target, weight=None, ignore_index=-100, label_smoothing=0.0, mean=False,
+                             grad_dtype=None):
+    loss, share, _ = linear_cross_entropy_rows(input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing)
+    total = share.sum()
+    return (loss.sum() / total if mean else loss.sum()), total, input * 0, linear_weight * 0, loss.sum() * 0
+
+
+@composed("residual_norm")
+def residual_norm(input, residual, normalized_shape, weight=None, bias=None, center=True, eps=1e-5, p=0.0, seed=0, offset=0, base=None,
+                  input_bias=None):
+    total = residual + (input if input_bias is None else input + input_bias)
+    if center:
+        out, rows = registry["layer_norm_rows"](total, normalized_shape, weight, bias, eps)
+        return out, total, rows[0], rows[1]
+    out, rstd = registry["rms_norm_rows"](total, normalized_shape, weight, eps)
+    return out, total, rstd * 0, rstd
+
+
 # ------------------------------------------------------------------ others
 @composed("close_numbers", "close_or_nan")
 def close_numbers(input, other, rtol, atol):
@@ -124,4 +162,3 @@ def cumprod(input, dim, dtype=None):
 @composed("logcumsumexp")
 def logcumsumexp(input, dim):
     return running(input, dim, lambda x, y: x.logaddexp(y), float("-inf"))
-

@@ -8,7 +8,7 @@ from tritorch.errors import sentence
 from tritorch.nn.module import Module
 from tritorch.onnx.composed import instead
 from tritorch.onnx.custom import translations
-from tritorch.onnx.errors import OnnxExporterError
+from tritorch.onnx.errors import OnnxExporterError, OnnxExporterWarning
 from tritorch.onnx.modes import OperatorExportTypes, TrainingMode, exporting
 from tritorch.onnx.package import onnx_package
 from tritorch.onnx.program import ONNXProgram
@@ -116,6 +116,9 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
         trace = merged([trace for trace, *_ in traces])
     except Untraceable as error:
         raise OnnxExporterError(str(error).replace("export:", "onnx.export:", 1)) from error
+    for k in traces[0][3]:
+        warnings.warn(OnnxExporterWarning(sentence("onnx.export", "inputs that the call leaves alone", f"writes to {axes.names[k]!r}, which a "
+                                                   "graph does not pass on", use="return it")), stacklevel=3)
     outputs, labels = _outputs(traces[0], names[1])
     return written(onnx, trace, outputs, (axes.names, labels), axes, opset, custom, domains)
 
@@ -150,17 +153,18 @@ def _trace(model, args, kwargs, inputs, custom):
     tracer = Tracer(named, inputs, instead=lambda op: None if op.__name__ in custom else instead(op), wholes=custom)
     with no_grad(), exporting(), tracer.tracing():
         result = model(*args, **kwargs)
-    leaves, form = flatten(result)
+    changed = [k for k, value in enumerate(tracer.inputs) if tracer.home(inputs[k]).written]
+    leaves = flatten(result)[0]
     odd = [type(x).__name__ for x in leaves if not isinstance(x, Tensor) and x is not None and not isinstance(x, (int, float, bool, str))]
     if odd:
         raise Untraceable(sentence("export", "a result of tensors, numbers, and lists, tuples and dicts of them", odd[0],
                                    use="use_cache=False if it is a cache"))
-    return tracer, [tracer.value(x) for x in leaves if isinstance(x, Tensor)], result
+    return tracer, [tracer.value(x) for x in leaves if isinstance(x, Tensor)], result, changed
 
 
 def _outputs(traced, names):
     """(values, their names)."""
-    _, values, result, _ = traced
+    _, values, result, *_ = traced
     if not values:
         raise OnnxExporterError(sentence("onnx.export", "a result with tensors", type(result).__name__))
     names = list(names or ())

@@ -52,11 +52,18 @@ class Node:
     @property
     def chance(self):
         """Whether it draws random numbers."""
-        return "seed" in self.op.names or self.name in CHANCE
+        return draws(self.op, self.args)
 
     def where(self):
         """file:line of the call."""
         return places.place(*self.place)
+
+
+def draws(op, args):
+    """Whether a call draws random numbers: where it drops with a chance p, if that is not 0."""
+    if "seed" not in op.names:
+        return op.__name__ in CHANCE
+    return "p" not in op.names or args[op.names.index("p")] != 0
 
 
 class Memory:
@@ -160,7 +167,7 @@ class Tracer(Interpreter):
 
     # -------------------------------------------------------------- calls
     def __call__(self, op, args, out):
-        body = self.instead(op)
+        body = None if draws(op, args) else self.instead(op)
         if body is not None:
             with self.again():
                 made = body(*args)
