@@ -8,7 +8,7 @@ from tritorch.errors import sentence
 from tritorch.nn.module import Module
 from tritorch.onnx.composed import instead
 from tritorch.onnx.custom import translations
-from tritorch.onnx.errors import OnnxExporterError, OnnxExporterWarning
+from tritorch.onnx.errors import OnnxExporterError, OnnxExporterWarning, UnsupportedOperatorError
 from tritorch.onnx.modes import OperatorExportTypes, TrainingMode, exporting
 from tritorch.onnx.package import onnx_package
 from tritorch.onnx.program import ONNXProgram
@@ -16,8 +16,8 @@ from tritorch.onnx.shapes import Axes, input_names, named_leaves
 from tritorch.onnx.writer import written
 from tritorch.tensor import Tensor
 from tritorch.tracing.probes import probe, resized
-from tritorch.tracing.sizes import merged
-from tritorch.tracing.tracer import Tracer, Untraceable, copied
+from tritorch.tracing.sizes import check_results, merged
+from tritorch.tracing.tracer import NoRule, Tracer, Untraceable, copied
 
 DEFAULT_OPSET, FIRST_OPSET, LAST_OPSET = 20, 18, 26
 
@@ -113,7 +113,10 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
             if not axes.tied():
                 raise
             traces = _traces(model, args, kwargs, axes, custom)
+        check_results([values for _, values, *_ in traces])
         trace = merged([trace for trace, *_ in traces])
+    except NoRule as error:
+        raise UnsupportedOperatorError(error.args[0], opset, None, error.args[1]) from error
     except Untraceable as error:
         raise OnnxExporterError(str(error).replace("export:", "onnx.export:", 1)) from error
     for k in traces[0][3]:

@@ -6,7 +6,6 @@ A program that runs other operators for other sizes is refused.
 import numpy as np
 
 from tritorch.errors import sentence
-from tritorch.tensor import Tensor
 from tritorch.tracing.tracer import Untraceable, Value, home
 
 
@@ -54,6 +53,12 @@ def merged(traces):
     return first
 
 
+def check_results(results):
+    """That the values which calls of several sizes returned are the same ones."""
+    if len({tuple([v.number for v in values]) for values in results}) > 1:
+        raise Untraceable(sentence("export", "the same results whatever the sizes of dynamic axes are", "others, or another number of them"))
+
+
 def _other_operators(traces, k):
     lines = [f"{t.nodes[k].name} at {t.nodes[k].where()}" if k < len(t.nodes) else "nothing" for t in traces]
     other = next((line for line in lines if line != lines[0]), "constants")
@@ -66,11 +71,9 @@ def _alike(node, args):
     kinds = {type(a) for a in args}
     if (kinds <= {int, float, bool} or kinds == {str}) and len(set(map(str, args))) > 1:
         return Varying(args)
-    if isinstance(args[0], (tuple, list)):
-        if len({len(a) for a in args}) > 1:
-            raise Untraceable(sentence("export", "as many arguments whatever the sizes of dynamic axes are", f"{node.name} at {node.where()}"))
+    if kinds <= {tuple, list} and len({len(a) for a in args}) == 1:
         return tuple([_alike(node, parts) for parts in zip(*args)])
-    same = len({a.number for a in args}) == 1 if isinstance(args[0], Value) else all(a is args[0] or a == args[0] for a in args)
+    same = len({a.number for a in args}) == 1 if kinds == {Value} else len(kinds) == 1 and all(a is args[0] or a == args[0] for a in args)
     if not same:
         raise Untraceable(sentence("export", "the same calls whatever the sizes of dynamic axes are", f"{node.name} at {node.where()} on "
                                    "other arguments", use="a static axis"))
@@ -111,6 +114,3 @@ def leaves(args):
             yield a
         elif isinstance(a, tuple):
             yield from leaves(a)
-
-
-__all__ = ["Baked", "Tensor", "Varying", "leaves", "merged"]

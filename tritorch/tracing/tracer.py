@@ -21,6 +21,23 @@ class Untraceable(RuntimeError):
     """The call does something that no graph of its operators can hold."""
 
 
+class Looked(Untraceable):
+    """Python looked at elements."""
+
+
+class NoRule(Untraceable):
+    """An operator that nobody can write, with its name and where it is called."""
+
+
+class Custom:
+    """An operator of tritorch.library in a trace."""
+
+    names, impls = (), True
+
+    def __init__(self, name):
+        self.__name__ = name
+
+
 class Value:
     """What a tensor holds. `node` made it as its output `index`; without one it is an input of the call or a constant, of this `name` if
     it is a parameter or buffer. `tensor` has its shape and dtype, and its elements if the value `depends` on no input."""
@@ -178,19 +195,44 @@ class Tracer(Interpreter):
         node = Node(op, tuple([self.given(a) for a in args]), place)
         with self.unseen():
             made = self.proceed(op, args, None)
-        tensors = made if isinstance(made, tuple) else (made,)
-        values = self.note(node, [x.detach() for x in tensors])
         if not op.impls and isinstance(args[0], Tensor):
-            memory, key, source = self.home(made), layout_of(made), layout_of(args[0])
+            key, source = layout_of(made), layout_of(args[0])
             if key != source:
-                memory.views.setdefault(key, (source, node))
-            memory.values[key] = values[0]
-            memory.past.append(values[0])
-        else:
-            for x, value in zip(tensors, values):
-                self.home(x).values[layout_of(x)] = value
-                self.home(x).past.append(value)
+                self.home(made).views.setdefault(key, (source, node))
+        return self.hold(node, made)
+
+    def hold(self, node, made):
+        """What a node made, and where it is."""
+        tensors = made if isinstance(made, (tuple, list)) else (made,)
+        for x, value in zip(tensors, self.note(node, [x.detach() for x in tensors])):
+            memory = self.home(x)
+            memory.values[layout_of(x)] = value
+            memory.past.append(value)
         return made
+
+    def noted(self, op, args, call):
+        """What `call()` makes, as one node of something that is no operator of the dispatcher: it has `__name__`, `names` and `impls`."""
+        place = places.user_place(3)
+        node = Node(op, tuple([self.given(a) for a in args]), place)
+        before, state.interpreter = state.interpreter, self.outer
+        try:
+            with self.unseen():
+                made = call()
+        finally:
+            state.interpreter = before
+        return self.hold(node, made)
+
+    def whole(self, operator, given, named, call):
+        """A call of an operator of tritorch.library: one node if it has a rule, else what it is made of."""
+        name = operator.name().removesuffix(".default")
+        if name in self.wholes:
+            if operator._mutates:
+                raise Untraceable(sentence("export", "operators that write to no argument", f"{name} at {places.place(*places.user_place(3))}"))
+            return self.noted(Custom(name), (*given, *named.values()), call)
+        try:
+            return call()
+        except Looked as error:
+            raise NoRule(name, places.place(*places.user_place(3))) from error
 
     def given(self, arg):
         if isinstance(arg, Tensor):
@@ -274,7 +316,7 @@ class Tracer(Interpreter):
         """Python looks at the elements of a tensor."""
         if self.value(x).depends:
             line = places.place(*places.user_place(3))
-            raise Untraceable(sentence("export", "a program that does not look at elements of what depends on its inputs",
+            raise Looked(sentence("export", "a program that does not look at elements of what depends on its inputs",
                                        f"a look at {line}, where later calls may see others", use="operators (where, masks)"))
 
 
