@@ -1,5 +1,5 @@
-"""The watcher of a thread: who compiles a step is told here of whatever no CUDA graph can hold. And its tracer: who exports a program is told
-of what operators do not show."""
+"""The watcher of a thread: who compiles a step is told here of whatever no CUDA graph can hold. And its tracer: who exports a program is
+told of what operators do not show."""
 
 from __future__ import annotations
 

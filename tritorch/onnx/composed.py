@@ -1,10 +1,10 @@
 """Operators that are noted as others: what is fused here, in the operators that ONNX has. A card's own `formula` does the same."""
 from tritorch.dispatch import registry
 from tritorch.dtype import types
+from tritorch.onnx.rules import RULES
 from tritorch.ops import loss_terms
 from tritorch.ops.compare import where
 from tritorch.ops.create import full_like
-from tritorch.onnx.rules import RULES
 from tritorch.ops.feed_forward import ACTIVATIONS
 
 COMPOSED = {}

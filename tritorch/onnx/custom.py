@@ -5,6 +5,8 @@ import re
 from tritorch.dispatch import registry
 from tritorch.errors import sentence
 from tritorch.onnx.errors import OnnxExporterError
+from tritorch.onnx.modes import place
+from tritorch.onnx.rules import STANDARD
 from tritorch.tracing.tracer import Value
 
 NAME = re.compile(r"[a-zA-Z0-9-_]+::[a-zA-Z-_]+[a-zA-Z0-9-_]*")
@@ -102,7 +104,7 @@ class Writer:
         dtype = next((x.dtype for x in inputs if isinstance(x, Term) and x.dtype is not None), None)
         names = [x if isinstance(x, str) or x is None else self.graph.constant(x, dtype) for x in inputs]
         domain, _, kind = kind.rpartition("::")
-        domain = "" if domain in ("", "onnx") else domain
+        domain = "" if domain in STANDARD else domain
         if domain:
             self.graph.domains.setdefault(domain, 1)
         found = {key[:-len(tail)] if (tail := _suffix(key)) else key: value for key, value in attributes.items()}
@@ -124,8 +126,12 @@ def _with_graph(f):
 
 def _without_graph(f):
     def rule(g, *args):
-        with _evaluated(Writer(g)):
-            return f(*_terms(g, args))
+        place.writer = Writer(g)
+        try:
+            with _evaluated(place.writer):
+                return f(*_terms(g, args))
+        finally:
+            place.writer = None
 
     return rule
 
@@ -150,10 +156,10 @@ class _Evaluator:
 
     def eval_op(self, op, args, kwargs):
         inputs, schema = list(args), op.op_schema
-        for place, formal in enumerate(schema.inputs if schema is not None else ()):
+        for k, formal in enumerate(schema.inputs if schema is not None else ()):
             if formal.name in kwargs:
-                inputs += [None] * (place + 1 - len(inputs))
-                inputs[place] = kwargs[formal.name]
+                inputs += [None] * (k + 1 - len(inputs))
+                inputs[k] = kwargs[formal.name]
         names = {formal.name for formal in schema.inputs} if schema is not None else set()
         found = {key: value for key, value in kwargs.items() if key not in names and key != "_outputs"}
         return self.writer.op(f"{op.domain}::{op.name}" if op.domain else op.name, *inputs, outputs=kwargs.get("_outputs", 1), **found)

@@ -37,7 +37,7 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     names of inputs and outputs: {dim: name} or [dim]. Axes of one name have one size. The module then runs with other sizes, too, and what
     depends on them is computed in the graph; where that cannot be, or other operators run, the sentence of the error names the line. The
     graph is that of sizes from 2 on: what a program does for 0 and 1 alone is not in it.
-    `opset_version` is from 18 to 26, 20 if none is given. `custom_translation_table` is {operator: rule}, see `register_custom_op_symbolic`.
+    `opset_version` is from 18 to 26, 20 if none is given. `custom_translation_table` is {operator: rule}: see `onnx/custom.py`.
     `verify` compares the results with the module's. dynamo=False returns nothing, needs `f`, and exports in the mode that `training` says.
 
     Returns an ONNXProgram. Raises ImportError without the package onnx; UnsupportedOperatorError for an operator without a rule;
@@ -113,14 +113,15 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
             if not axes.tied():
                 raise
             traces = _traces(model, args, kwargs, axes, custom)
-        check_results([values for _, values, *_ in traces])
         trace = merged([trace for trace, *_ in traces])
+        check_results([values for _, values, *_ in traces])
     except NoRule as error:
         raise UnsupportedOperatorError(error.args[0], opset, None, error.args[1]) from error
     except Untraceable as error:
         raise OnnxExporterError(str(error).replace("export:", "onnx.export:", 1)) from error
     for k in traces[0][3]:
-        warnings.warn(OnnxExporterWarning(sentence("onnx.export", "inputs that the call leaves alone", f"writes to {axes.names[k]!r}, which a "
+        warnings.warn(OnnxExporterWarning(sentence("onnx.export", "inputs that the call leaves alone",
+                                                   f"writes to {axes.names[k]!r}, which a "
                                                    "graph does not pass on", use="return it")), stacklevel=3)
     outputs, labels = _outputs(traces[0], names[1])
     return written(onnx, trace, outputs, (axes.names, labels), axes, opset, custom, domains)

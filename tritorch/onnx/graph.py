@@ -25,6 +25,11 @@ def code_of(dtype):
     return CODES[name]
 
 
+def dtype_of(code):
+    """The dtype of a number of ONNX."""
+    return getattr(types, next(name for name, number in CODES.items() if number == code))
+
+
 class Graph:
     """The graph of a trace. `op` adds a node, the rest makes its inputs."""
 

@@ -17,7 +17,7 @@ class OperatorExportTypes(enum.Enum):
 
 
 class _Place(threading.local):
-    graph, exporting = None, False
+    writer, exporting = None, False                                      # writer: of the rule that is being asked
 
 
 place = _Place()

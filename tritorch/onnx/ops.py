@@ -5,9 +5,9 @@
 tensor([0., 0.])
 """
 from tritorch.cuda.watching import watched
-from tritorch.dtype import as_dtype
-from tritorch.onnx.graph import CODES
-from tritorch.onnx.rules import rule
+from tritorch.onnx.graph import dtype_of
+from tritorch.onnx.modes import place
+from tritorch.onnx.rules import STANDARD, rule
 from tritorch.ops.create import zeros
 from tritorch.tracing.tracer import Custom
 
@@ -30,8 +30,10 @@ def symbolic_multi_out(domain_op, /, inputs, attrs=None, *, dtypes, shapes, vers
         raise ValueError(f"symbolic: expected a name domain::name, got {domain_op!r}")
     if len(dtypes) != len(shapes):
         raise RuntimeError(f"symbolic: expected as many dtypes as shapes, got {len(dtypes)} and {len(shapes)}")
-    codes = {code: name for name, code in CODES.items()}
-    dtypes = [as_dtype(codes[d]) if isinstance(d, int) else d for d in dtypes]
+    dtypes = [dtype_of(d) if isinstance(d, int) else d for d in dtypes]
+    if place.writer is not None:                                         # a rule that is being asked
+        made = place.writer.op(domain_op, *inputs, outputs=len(dtypes), **(attrs or {}))
+        return made if isinstance(made, tuple) else (made,)
 
     def make():
         return tuple([zeros(tuple(shape), dtype=dtype) for dtype, shape in zip(dtypes, shapes)])
@@ -45,9 +47,8 @@ def symbolic_multi_out(domain_op, /, inputs, attrs=None, *, dtypes, shapes, vers
 @rule("onnx_symbolic")
 def onnx_symbolic(g, kind, inputs, attributes, version):
     domain, _, kind = kind.rpartition("::")
-    domain = "" if domain in ("ai.onnx", "onnx") else domain
+    domain = "" if domain in STANDARD else domain
     if domain:
         g.domains[domain] = version or g.domains.get(domain, 1)
     values = {key: int(v) if isinstance(v, bool) else v for key, v in attributes}
-    made = g.op(kind, *inputs, outputs=len(g.current.outs), domain=domain, **values)
-    return made
+    return g.op(kind, *inputs, outputs=len(g.current.outs), domain=domain, **values)

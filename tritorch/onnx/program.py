@@ -44,7 +44,7 @@ class ONNXProgram:
         return tuple([from_array(np.array(x, order="C")) for x in made])
 
     def save(self, destination, *, include_initializers=True, keep_initializers_as_inputs=False, external_data=None):
-        """Write the model to a path. With `external_data`, or if it is larger than 2 GB, weights go to a file beside it, `destination`.data;
+        """Write the model to a path. With `external_data`, or if it is larger than 2 GB, weights go to `destination`.data beside it;
         `include_initializers=False` leaves them out, `keep_initializers_as_inputs` lists them among the inputs, too."""
         onnx = onnx_package()
         model = onnx.ModelProto()

@@ -1,5 +1,6 @@
 """The table of rules: how each operator is written in ONNX. Families of them are in `rules_*.py`."""
 RULES, SINCE = {}, {}
+STANDARD = "", "ai.onnx", "onnx"                                            # names of the domain of ONNX's own operators
 
 
 def rule(*names, since=None):

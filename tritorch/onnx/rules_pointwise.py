@@ -145,7 +145,8 @@ def logical_not(g, input):
 
 @rule("bitwise_and", "bitwise_or", "bitwise_xor")
 def bitwise(g, input, other):
-    logic, bits = {"bitwise_and": ("And", "BitwiseAnd"), "bitwise_or": ("Or", "BitwiseOr"), "bitwise_xor": ("Xor", "BitwiseXor")}[g.current.name]
+    logic, bits = {"bitwise_and": ("And", "BitwiseAnd"), "bitwise_or": ("Or", "BitwiseOr"),
+                   "bitwise_xor": ("Xor", "BitwiseXor")}[g.current.name]
     return g.op(logic if g.out.dtype is types.bool else bits, g.like(input), g.like(other))
 
 

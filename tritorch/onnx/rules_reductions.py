@@ -73,7 +73,8 @@ def sorted_first(g, input, k, dim, descending):
     if not input.ndim:
         return g.op("Identity", input), g.constant(0)
     kind = types.int32 if input.dtype in (types.bool, types.uint8, types.int8, types.int16) else input.dtype
-    values, places = g.op("TopK", g.cast(input, kind), g.size(k), axis=wrapped(dim, input.ndim), largest=int(descending), sorted=1, outputs=2)
+    values, places = g.op("TopK", g.cast(input, kind), g.size(k), axis=wrapped(dim, input.ndim), largest=int(descending), sorted=1,
+                          outputs=2)
     return (values if kind is input.dtype else g.cast(values, input.dtype)), places
 
 

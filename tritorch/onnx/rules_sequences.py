@@ -26,7 +26,7 @@ def attention(g, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k,
     if kept is not None:
         scores = g.op("Where", kept, scores, g.like(MINUS_INFINITY))
     weights = g.op("Softmax", scores, axis=-1)
-    if attn_mask is not None:
+    if attn_mask is not None or window[0] is not None:                   # else a row attends at least to the first key
         nothing = g.op("Equal", g.reduced("ReduceMax", scores, [3], True), g.like(MINUS_INFINITY))
         weights = g.op("Where", nothing, g.like(0.0), weights)
     return g.op("MatMul", weights, v), None

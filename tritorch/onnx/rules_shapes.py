@@ -3,7 +3,7 @@ import math
 
 from tritorch.dtype import types
 from tritorch.onnx.rules import rule
-from tritorch.tracing.sizes import Baked, Varying
+from tritorch.tracing.sizes import Varying
 from tritorch.tracing.tracer import Value
 
 

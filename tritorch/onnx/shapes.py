@@ -64,7 +64,8 @@ class Axes:
         if isinstance(spec, Hint):
             spec = Dim(automatic)
         if not isinstance(spec, Dim):
-            raise TypeError(sentence("onnx.export", "a Dim, a name, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None for an axis", repr(spec)))
+            raise TypeError(sentence("onnx.export", "a Dim, a name, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None for an axis",
+                                     repr(spec)))
         name, size = spec.__name__, x.shape[dim] // spec.factor
         axis = self.found.setdefault(name, Axis(name, size, spec.min, spec.max, name == automatic))
         if axis.size * spec.factor != x.shape[dim]:
@@ -75,7 +76,7 @@ class Axes:
     def labels(self):
         """{sizes in the calls: name}."""
         return {tuple([n * factor for n in axis.values]): axis.name if factor == 1 else f"{factor}*{axis.name}"
-                for axis in self.found.values() for *_, factor in axis.places}
+                for axis in self.found.values() for factor in (1, *[f for *_, f in axis.places])}
 
     def of_shapes(self, shapes):
         """From `dynamic_shapes`: by parameter, or in their order, and below them as the arguments are nested."""
@@ -111,8 +112,8 @@ class Axes:
             elif name in (output_names or ()):
                 self.outputs.update({(name, dim): label for dim, label in dims})
             else:
-                raise ValueError(sentence("onnx.export", f"dynamic_axes of inputs and outputs, {', '.join([*self.names, *(output_names or ())])}",
-                                          repr(name)))
+                known = ", ".join([*self.names, *(output_names or ())])
+                raise ValueError(sentence("onnx.export", f"dynamic_axes of inputs and outputs, {known}", repr(name)))
 
     def tied(self):
         """Whether axes without names of their own could be one because they are of one size: then they are."""

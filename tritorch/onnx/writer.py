@@ -52,7 +52,8 @@ def _write(g, node, custom):
     rule = custom.get(name) or RULES.get(name)
     if node.chance or rule is None:
         if node.chance and rule is None:
-            raise OnnxExporterError(sentence("onnx.export", "a program without chance", f"{node.name} at {node.where()}", use="model.eval()"))
+            raise OnnxExporterError(sentence("onnx.export", "a program without chance", f"{node.name} at {node.where()}",
+                                             use="model.eval()"))
         raise UnsupportedOperatorError(node.name, g.opset, None, node.where())
     if name not in custom and g.opset < SINCE[name]:
         raise UnsupportedOperatorError(node.name, g.opset, SINCE[name], node.where())
@@ -60,7 +61,8 @@ def _write(g, node, custom):
     try:
         made = rule(g, *node.args)
     except (Untraceable, TypeError) as error:
-        raise OnnxExporterError(sentence("onnx.export", f"{node.name} with arguments that ONNX can have at {node.where()}", error)) from error
+        raise OnnxExporterError(sentence("onnx.export", f"{node.name} with arguments that ONNX can have at {node.where()}",
+                                         error)) from error
     made = made if isinstance(made, tuple) else (made,)
     for value, found in zip(node.outs, made):
         if found is not None:
@@ -104,7 +106,8 @@ def _model(g, trace, ends, names, axes, domains):
     inputs = [helper.make_tensor_value_info(name, code_of(v.dtype), _dims(v, axes, name)) for name, v in zip(names, trace.inputs)]
     outputs = [helper.make_tensor_value_info(name, code_of(v.dtype), _dims(v, axes, name)) for name, v in ends]
     graph = helper.make_graph(g.nodes, "main_graph", inputs, outputs, [x for x, _ in g.initializers.values()])
-    opsets = [helper.make_opsetid("", g.opset), *[helper.make_opsetid(name, v) for name, v in sorted({**g.domains, **dict(domains)}.items())]]
+    opsets = [helper.make_opsetid("", g.opset), *[helper.make_opsetid(name, v) for name,
+                                                  v in sorted({**g.domains, **dict(domains)}.items())]]
     ir = next(version for since, version in IR_VERSIONS if g.opset >= since)
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir, producer_name="tritorch")
 

@@ -3,6 +3,7 @@ import itertools
 
 import numpy as np
 
+from tritorch.cuda.watching import elements_read
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence, whole_numbers
@@ -319,6 +320,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     if output_size is not None and isinstance(repeats, Tensor) and repeats.is_meta:
         return input.index_select(d, create.empty(output_size, dtype=types.int64, device=repeats.device))
     if isinstance(repeats, Tensor) and repeats.numel() != 1:
+        elements_read(repeats)
         counts = repeats.cpu().array
         check(counts.size == n, "repeat_interleave", f"{n} repeats", counts.size)
         check(counts.dtype.kind == "i" and (counts >= 0).all(), "repeat_interleave", "whole repeats that are not negative", repeats)

@@ -8,7 +8,8 @@ from tritorch.tracing.tracer import Untraceable
 # Sizes of three more calls, by the one of the sample. Odd and even ones, and one far away, where roundings show; smaller ones for programs
 # with a largest size; multiples for those that want them.
 WAYS = (lambda n, k: (n + 1 + k, 2 * n + 3 + k, n + 4 + 3 * k), lambda n, k: (n - 1 - k, (n - 1) // 2 - k, n - 4 - 3 * k),
-        lambda n, k: (2 * n, (5 + k) * n, (3 + 2 * k) * n), lambda n, k: (n + 1, n + 2 + k, n + 3), lambda n, k: (n // 2, n // 4, 3 * n // 4))
+        lambda n, k: (2 * n, (5 + k) * n, (3 + 2 * k) * n), lambda n, k: (n + 1, n + 2 + k, n + 3), lambda n,
+        k: (n // 2, n // 4, 3 * n // 4))
 
 
 class Axis:
@@ -86,6 +87,7 @@ def _one_by_one(axes, base, call):
             except Exception as error:
                 why = f"{type(error).__name__} for {sizes}: {error}"
         else:
-            raise Untraceable(sentence("export", f"a program that takes other sizes than {axis.first()} for the dynamic axis {axis.name!r}", why,
+            raise Untraceable(sentence("export", f"a program that takes other sizes than {axis.first()} for the dynamic axis {axis.name!r}",
+                                       why,
                                        use="a static axis, Dim(min=, max=) or the same name for axes of one size"))
     return ways

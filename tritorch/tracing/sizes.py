@@ -56,13 +56,15 @@ def merged(traces):
 def check_results(results):
     """That the values which calls of several sizes returned are the same ones."""
     if len({tuple([v.number for v in values]) for values in results}) > 1:
-        raise Untraceable(sentence("export", "the same results whatever the sizes of dynamic axes are", "others, or another number of them"))
+        raise Untraceable(sentence("export", "the same results whatever the sizes of dynamic axes are",
+                                   "others, or another number of them"))
 
 
 def _other_operators(traces, k):
     lines = [f"{t.nodes[k].name} at {t.nodes[k].where()}" if k < len(t.nodes) else "nothing" for t in traces]
     other = next((line for line in lines if line != lines[0]), "constants")
-    return Untraceable(sentence("export", "the same operators whatever the sizes of dynamic axes are", f"{lines[0]} for some, {other} for others",
+    return Untraceable(sentence("export", "the same operators whatever the sizes of dynamic axes are",
+                                f"{lines[0]} for some, {other} for others",
                                 use="a static axis"))
 
 
@@ -104,7 +106,8 @@ def _equal(x, y):
     if home(x) is home(y) and x.offset == y.offset and x.strides == y.strides:
         return True
     a, b = _numbers(x), _numbers(y)
-    return np.array_equal(a.view(np.uint8) if a.flags.c_contiguous and a.ndim else a, b.view(np.uint8) if b.flags.c_contiguous and b.ndim else b)
+    return np.array_equal(a.view(np.uint8) if a.flags.c_contiguous and a.ndim else a,
+                          b.view(np.uint8) if b.flags.c_contiguous and b.ndim else b)
 
 
 def leaves(args):

@@ -1,7 +1,8 @@
 """The operators that a call runs, in order: each a `Node` whose arguments are numbers and `Value`s, what tensors hold at one time.
 
-The program really runs, so whatever Python does on the way is followed. Writes in place become new values: who reads the memory later, by
-whatever view, gets what is there then. Memory is told by its storage, so tensors that no operator made (`detach()`, `x.data`) are known, too.
+The program really runs, so whatever Python does on the way is followed. Writes in place become new values: who reads the memory later,
+by whatever view, gets what is there then. Memory is told by its storage, so that tensors which no operator made (`detach()`, `x.data`)
+are known.
 """
 import contextlib
 
@@ -14,7 +15,8 @@ from tritorch.shape import layout
 from tritorch.tensor import Tensor, empty, strided
 
 CHANCE = frozenset(["random_race", "draw_one"])                          # besides the operators that have a seed
-BACK = {"view_as_shape", "permute_dims", "transpose", "squeeze_dims", "unsqueeze", "select", "slice_dim"}    # views that can be written through
+BACK = {"view_as_shape", "permute_dims", "transpose", "squeeze_dims", "unsqueeze", "select",
+        "slice_dim"}    # views that can be written through
 
 
 class Untraceable(RuntimeError):
@@ -109,8 +111,9 @@ def home(x):
 class Tracer(Interpreter):
     """Notes the operators of this thread inside `with tracer.tracing():`.
 
-    `named` are pairs (name, parameter or buffer), `inputs` the tensors that the graph gets. `instead(op)` gives, for an operator of which others
-    are to be noted, the function that calls them. Afterwards: `nodes`, and `value(x)` is the value of a tensor that the call returned.
+    `named` are pairs (name, parameter or buffer), `inputs` the tensors that the graph gets. `instead(op)` gives, for an operator of
+    which others are to be noted, the function that calls them; `wholes` are the operators of tritorch.library that are nodes. Afterwards:
+    `nodes`, and `value(x)` is the value of a tensor that the call returned.
     """
 
     def __init__(self, named, inputs, instead=lambda op: None, wholes=()):
@@ -166,7 +169,8 @@ class Tracer(Interpreter):
                               [memory.seen(x.storage, key)])[0]
         elif found is None:
             if memory.written or any(v.depends for v in memory.values.values()):
-                raise Untraceable(sentence("export", "views made by operators", f"memory of the call read in another layout, {x.shape} with "
+                raise Untraceable(sentence("export", "views made by operators",
+                                           f"memory of the call read in another layout, {x.shape} with "
                                            f"strides {x.strides}", use="reshape or clone"))
             place = id(memory.owner)
             found = self.made(memory.seen(x.storage, key), name=self.names.get((place, key)), weighs=place in self.owned)
@@ -196,9 +200,9 @@ class Tracer(Interpreter):
         with self.unseen():
             made = self.proceed(op, args, None)
         if not op.impls and isinstance(args[0], Tensor):
-            key, source = layout_of(made), layout_of(args[0])
-            if key != source:
-                self.home(made).views.setdefault(key, (source, node))
+            memory, key = self.home(made), layout_of(made)
+            if key not in memory.values:                                 # else it is a way back to what is known
+                memory.views.setdefault(key, (layout_of(args[0]), node))
         return self.hold(node, made)
 
     def hold(self, node, made):
@@ -227,7 +231,8 @@ class Tracer(Interpreter):
         name = operator.name().removesuffix(".default")
         if name in self.wholes:
             if operator._mutates:
-                raise Untraceable(sentence("export", "operators that write to no argument", f"{name} at {places.place(*places.user_place(3))}"))
+                raise Untraceable(sentence("export", "operators that write to no argument",
+                                           f"{name} at {places.place(*places.user_place(3))}"))
             return self.noted(Custom(name), (*given, *named.values()), call)
         try:
             return call()
