@@ -1,10 +1,11 @@
 """Operators that are noted as others: what is fused here, in the operators that ONNX has. A card's own `formula` does the same."""
 from tritorch.dispatch import registry
 from tritorch.dtype import types
+from tritorch.errors import check
 from tritorch.onnx.rules import RULES
 from tritorch.ops import loss_terms
 from tritorch.ops.compare import where
-from tritorch.ops.create import full_like
+from tritorch.ops.create import arange, full_like
 from tritorch.ops.feed_forward import ACTIVATIONS
 
 COMPOSED = {}
@@ -162,3 +163,40 @@ def cumprod(input, dim, dtype=None):
 @composed("logcumsumexp")
 def logcumsumexp(input, dim):
     return running(input, dim, lambda x, y: x.logaddexp(y), float("-inf"))
+
+
+@composed("cummax_pair")
+def cummax_pair(input, dim):
+    return _reached(input, dim, lambda before, here: before > here)
+
+
+@composed("cummin_pair")
+def cummin_pair(input, dim):
+    return _reached(input, dim, lambda before, here: before < here)
+
+
+def _reached(x, dim, beyond):
+    """The best element so far and its index, of equal ones the last: as `running`, with the index beside it."""
+    dim = dim % max(x.ndim, 1)
+    shape = [-1 if d == dim else 1 for d in range(x.ndim)]
+    n, step, places = x.shape[dim] if x.ndim else 1, 1, x.to(types.int64) * 0
+    if x.ndim:
+        places = places + arange(n, device=x.device).view(shape)
+    while step < n:
+        last, earlier = x.narrow(dim, step, n - step), x.narrow(dim, 0, n - step)
+        better = beyond(earlier, last)
+        best = [where(better, y.narrow(dim, 0, n - step), y.narrow(dim, step, n - step)) for y in (x, places)]
+        x, places = [registry["concatenated"]((y.narrow(dim, 0, step), z), dim, (step, n - step)) for y, z in zip((x, places), best)]
+        step *= 2
+    return x, places
+
+
+@composed("bag_maxima")
+def bag_maxima(table, index, offsets=None, padding_idx=-1):
+    """Of bags of one length; a bag of padding alone is 0."""
+    check(offsets is None and index.ndim == 2, "onnx.export", "bags of one length", "bags that begin at offsets")
+    known = (index != padding_idx).unsqueeze(-1)
+    rows = where(known, registry["table_rows"](table, index.clamp(min=0), -1), float("-inf"))
+    chosen = index.gather(1, rows.argmax(1))
+    sizes = known.sum(1).squeeze(-1)
+    return where(known.any(1), rows.amax(1), 0.0), chosen, sizes, index.reshape(-1) * 0

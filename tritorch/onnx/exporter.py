@@ -1,4 +1,5 @@
 """`export`: calls of a model, watched, as an ONNX model."""
+import math
 import os
 import warnings
 
@@ -19,6 +20,7 @@ from tritorch.tracing.probes import probe, resized
 from tritorch.tracing.sizes import check_results, merged
 from tritorch.tracing.tracer import NoRule, Tracer, Untraceable, copied
 
+AFFORDABLE = 1 << 20                                                     # elements of inputs that are larger than the sample's
 DEFAULT_OPSET, FIRST_OPSET, LAST_OPSET = 20, 18, 26
 
 
@@ -36,7 +38,8 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     Dynamic axes are those of `dynamic_shapes`, by parameter or in their order: {dim: Dim, name or Dim.AUTO}; or of `dynamic_axes`, by the
     names of inputs and outputs: {dim: name} or [dim]. Axes of one name have one size. The module then runs with other sizes, too, and what
     depends on them is computed in the graph; where that cannot be, or other operators run, the sentence of the error names the line. The
-    graph is that of sizes from 2 on: what a program does for 0 and 1 alone is not in it.
+    graph is that of sizes from 2 on: what a program does for 0 and 1 alone is not in it, nor what it does at sizes far from those that were
+    run, which are up to about twice the sample's.
     `opset_version` is from 18 to 26, 20 if none is given. `custom_translation_table` is {operator: rule}: see `onnx/custom.py`.
     `verify` compares the results with the module's. dynamo=False returns nothing, needs `f`, and exports in the mode that `training` says.
 
@@ -106,46 +109,79 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
         axes.of_shapes(shapes[0])
     elif shapes[1] is not None:
         axes.of_axes(shapes[1], names[1])
+    for more in (False, True):
+        traces, trace = _merged(model, args, kwargs, axes, custom, opset, more)
+        outputs, labels = _outputs(traces[0], names[1])
+        try:
+            proto, guessed = written(onnx, trace, outputs, (axes.names, labels), axes, opset, custom, domains, more)
+        except Untraceable as error:                                     # of a result
+            raise OnnxExporterError(sentence("onnx.export", "results that ONNX can have", error)) from error
+        if not guessed:
+            break
+    for k in traces[0][3]:
+        why = sentence("onnx.export", "inputs that the call leaves alone", f"writes to {axes.names[k]!r}, which a graph does not pass on",
+                       use="return it")
+        warnings.warn(OnnxExporterWarning(why), stacklevel=3)
+    return proto
+
+
+def _merged(model, args, kwargs, axes, custom, opset, more):
+    """(the traces of some calls, or of more, all of them as one)."""
     try:
         try:
-            traces = _traces(model, args, kwargs, axes, custom)
+            traces = _traces(model, args, kwargs, axes, custom, more)
         except Untraceable:
             if not axes.tied():
                 raise
-            traces = _traces(model, args, kwargs, axes, custom)
+            traces = _traces(model, args, kwargs, axes, custom, more)
         trace = merged([trace for trace, *_ in traces])
         check_results([values for _, values, *_ in traces])
     except NoRule as error:
         raise UnsupportedOperatorError(error.args[0], opset, None, error.args[1]) from error
     except Untraceable as error:
         raise OnnxExporterError(str(error).replace("export:", "onnx.export:", 1)) from error
-    for k in traces[0][3]:
-        warnings.warn(OnnxExporterWarning(sentence("onnx.export", "inputs that the call leaves alone",
-                                                   f"writes to {axes.names[k]!r}, which a "
-                                                   "graph does not pass on", use="return it")), stacklevel=3)
-    outputs, labels = _outputs(traces[0], names[1])
-    return written(onnx, trace, outputs, (axes.names, labels), axes, opset, custom, domains)
+    return traces, trace
 
 
-def _traces(model, args, kwargs, axes, custom):
-    """[(tracer, values of the results, their paths)] of calls with other sizes of the dynamic axes."""
-    sizes = {axis: [] for axis in axes.found.values()}
+def _traces(model, args, kwargs, axes, custom, more):
+    """[(tracer, values of the results, the result, inputs that were written, sizes)] of calls with other sizes of the dynamic axes."""
+    dynamic = list(axes.found.values())
 
-    def call(chosen):
+    def changes_of(chosen):
         changes = {}
         for axis, n in chosen.items():
             for k, dim, factor in axis.places:
                 changes.setdefault(k, {})[dim] = n * factor
-        inputs = [resized(x, changes[k]) if k in changes else copied(x.detach()) for k, x in enumerate(axes.tensors)]
-        found = _trace(model, args, kwargs, inputs, custom)
-        for axis, n in chosen.items():
-            sizes[axis].append(n)
-        return (*found, dict(chosen))
+        return changes
 
-    found = probe(list(sizes), call)
-    for axis in sizes:
+    def affordable(chosen):
+        changes = changes_of(chosen)
+        return sum(math.prod(changes[k].get(d, n) for d, n in enumerate(axes.tensors[k].shape)) for k in changes) <= AFFORDABLE
+
+    def call(chosen):
+        changes = changes_of(chosen)
+        inputs = [resized(x, changes[k]) if k in changes else copied(x.detach()) for k, x in enumerate(axes.tensors)]
+        return (*_trace(model, args, kwargs, inputs, custom), dict(chosen))
+
+    found = _without_small(probe(dynamic, call, affordable, more))
+    for axis in dynamic:
         axis.values = tuple([chosen[axis] for *_, chosen in found])
     return found
+
+
+def _without_small(found):
+    """Without calls of sizes below the sample's in which other operators ran: pooling by a window that is everything is a mean."""
+    first, kept = found[0], found[:4]
+    for one in found[4:]:
+        smaller = [(axis, n) for axis, n in one[-1].items() if n < first[-1][axis]]
+        if smaller and [n.name for n in one[0].nodes] != [n.name for n in first[0].nodes]:
+            axis, n = smaller[0]
+            why = sentence("onnx.export", f"the same operators for size {n} of the dynamic axis {axis.name!r}", "others",
+                           use=f"Dim(min=), or the model for sizes near {first[-1][axis]} and above alone")
+            warnings.warn(OnnxExporterWarning(why), stacklevel=6)
+        else:
+            kept.append(one)
+    return kept
 
 
 def _trace(model, args, kwargs, inputs, custom):

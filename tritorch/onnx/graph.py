@@ -33,10 +33,10 @@ def dtype_of(code):
 class Graph:
     """The graph of a trace. `op` adds a node, the rest makes its inputs."""
 
-    def __init__(self, onnx, opset):
+    def __init__(self, onnx, opset, last):
         self.onnx, self.opset, self.nodes, self.initializers, self.domains = onnx, opset, [], {}, {}
         self.names, self.counts, self.constants, self.current = {}, {}, {}, None
-        self.types, self.quantities, self.odd = {}, Quantities(self), set()    # odd: names of what has not the shape of the value
+        self.types, self.quantities, self.odd = {}, Quantities(self, last), set()    # odd: names of what has not the shape of the value
 
     # -------------------------------------------------------------- nodes
     def fresh(self, stem):

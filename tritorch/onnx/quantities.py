@@ -3,11 +3,12 @@
 What a number is made of is told from its values in several calls: it is the size that had the same values, or one or two sizes times and
 plus whole numbers, a quotient that is rounded, a square root or its inverse. If it is none of these, the exporter refuses.
 """
+import itertools
 import math
 from fractions import Fraction
 
 from tritorch.dtype import types
-from tritorch.tracing.sizes import Baked, Varying
+from tritorch.tracing.sizes import Baked, Varying, leaves
 
 QUOTIENTS = range(2, 65)
 CURVES = {"Identity": lambda n: n, "Reciprocal": lambda n: 1 / n, "Sqrt": math.sqrt, "Log": math.log}
@@ -16,8 +17,10 @@ CURVES = {"Identity": lambda n: n, "Reciprocal": lambda n: 1 / n, "Sqrt": math.s
 class Quantities:
     """What varies in a graph, by its values: `known` sizes as (value, dim), and `made`, the names of vectors that hold one number."""
 
-    def __init__(self, graph):
-        self.graph, self.known, self.made = graph, {}, {}
+    guessed = False                                                      # whether a number is no plain size: more calls have to tell
+
+    def __init__(self, graph, last):
+        self.last, self.graph, self.known, self.made = last, graph, {}, {}
 
     def learn(self, value):
         """The sizes of a value that is there now."""
@@ -26,18 +29,30 @@ class Quantities:
                 self.known.setdefault(n.values, (value, dim))
 
     def size(self, n):
-        """A vector of one element."""
+        """A vector of one element: a size of an operand, before it is anything else."""
+        node = self.graph.current
+        for value in leaves(node.args) if node is not None else ():
+            if n in value.shape and value in self.graph.names:
+                return self.dim(value, value.shape.index(n))
         found = self.made.get(n.values)
         if found is None:
             found = self.made[n.values] = self.write(n.values)
         return found
+
+    def dim(self, value, dim):
+        """The size of a dim of a value."""
+        if (value, dim) not in self.made:
+            self.made[value, dim] = self.graph.op("Shape", value, start=dim, end=dim + 1)
+        return self.made[value, dim]
 
     def write(self, values):
         if not all(float(v).is_integer() for v in values):
             raise Baked(str(Varying(values)))
         if values in self.known:
             value, dim = self.known[values]
-            return self.graph.op("Shape", value, start=dim, end=dim + 1)
+            self.guessed |= value.node is not None
+            return self.dim(value, dim)
+        self.guessed = True
         for find in (self.line, self.product, self.sum, self.quotient, self.clipped):
             found = find(values)
             if found is not None:
@@ -78,12 +93,12 @@ class Quantities:
         return None
 
     def quotient(self, values):
-        """⌊(size + b) / c⌋."""
+        """⌊(size + b) / c⌋, if one b and c alone are so."""
         for known in self.known:
-            for c in QUOTIENTS:
-                for b in range(c):
-                    if all((n + b) // c == v for n, v in zip(known, values)):
-                        return self.over(self.graph.plus(self.size(Varying(known)), b), c)
+            found = [(b, c) for c in QUOTIENTS for b in range(c) if all((n + b) // c == v for n, v in zip(known, values))]
+            if len(found) == 1 or found and not self.last:               # more calls will tell
+                b, c = found[0]
+                return self.over(self.graph.plus(self.size(Varying(known)), b), c)
         return None
 
     def clipped(self, values):
@@ -105,15 +120,15 @@ class Quantities:
         if all(isinstance(v, int) for v in n.values):
             whole = self.graph.squeezed(self.size(n), 0)
             return whole if dtype is types.int64 else self.graph.cast(whole, dtype)
-        for known in self.known:
-            for curve, f in CURVES.items():
-                for inverse in ("Identity", "Reciprocal"):
-                    try:
-                        factors = [v / CURVES[inverse](f(m)) for v, m in zip(n.values, known)]
-                    except (ValueError, ZeroDivisionError):
-                        continue
-                    if max(factors) - min(factors) <= 1e-12 * max(map(abs, factors)):
-                        return self.curved(known, (curve, inverse), factors[0], dtype)
+        self.guessed = True
+        shifted = [tuple([m + b for m in known]) for b in (0, -1, 1) for known in self.known]
+        for known, curve, inverse in itertools.product(shifted, CURVES, ("Identity", "Reciprocal")):
+            try:
+                factors = [v / CURVES[inverse](CURVES[curve](m)) for v, m in zip(n.values, known)]
+            except (ValueError, ZeroDivisionError):
+                continue
+            if max(factors) - min(factors) <= 1e-12 * max(map(abs, factors)):
+                return self.curved(known, (curve, inverse), factors[0], dtype)
         raise Baked(f"a number of {n}, which is not made of sizes")
 
     def curved(self, known, kinds, factor, dtype):

@@ -152,6 +152,8 @@ def resize(g, input, size, scales, how, corners, dtype):
     """By sizes where the pixels are as far apart as these say, else by scales."""
     seen = {name for h in how for name in _all(h)}                       # "nearest" stands beside others where nothing changes
     kind = next(name for name in ("cubic", "linear", "nearest-exact", "nearest") if name in seen)
+    if kind.startswith("nearest") and not all(plain(s) and (s == 1 or (1 / s).is_integer()) for s in scales):
+        return _nearest(g, input, size, scales, how)
     mode, step = {"nearest": ("nearest", "asymmetric"), "nearest-exact": ("nearest", "half_pixel")}.get(kind, (kind, "half_pixel"))
     if corners and kind in ("linear", "cubic"):
         step = "align_corners"
@@ -160,7 +162,26 @@ def resize(g, input, size, scales, how, corners, dtype):
     if corners and step == "align_corners" or all(_by_size(n, m, s) for n, m, s in zip(input.shape[2:], size, scales)):
         return g.op("Resize", g.like(input), None, None, g.op("Concat", _lead(g, input), g.sizes(size), axis=0), **options)
     factors = [1.0, 1.0, *[1 / s for s in scales]]
+    for n, m, f in zip(input.shape[2:], size, factors[2:]):              # ONNX has them in float32, and rounds sizes down
+        if any(math.floor(v * float(np.float32(f))) != w for v, w in zip(_all(n), _all(m))):
+            raise Baked(f"a scale of {f}, which gives other sizes in float32")
     return g.op("Resize", g.like(input), None, g.constant(factors, types.float32), **options)
+
+
+def _nearest(g, input, size, scales, how):
+    """The pixels themselves, their places computed as the operator does: ONNX would find others where a place is rounded."""
+    name, kind = g.like(input), types.float64 if input.dtype is types.float64 else types.float32
+    for d, (n, m, scale, way) in enumerate(zip(input.shape[2:], size, scales, how), 2):
+        if n == m and plain(scale) and scale == 1:
+            continue
+        if not plain(scale) and not _by_size(n, m, scale):
+            raise Baked(f"a scale of {scale} for {n} pixels")
+        pace = g.constant(scale, kind) if plain(scale) else g.cast(g.op("Div", *[g.number(v, types.float64) for v in (n, m)]), kind)
+        places = g.cast(g.op("Range", g.constant(0), g.number(m, types.int64), g.constant(1)), kind)
+        places = g.op("Add", places, g.constant(0.5, kind)) if "nearest-exact" in _all(way) else places
+        places = g.cast(g.op("Floor", g.op("Mul", places, pace)), types.int64)
+        name = g.op("Gather", name, g.op("Min", places, g.op("Sub", g.number(n, types.int64), g.constant(1))), axis=d)
+    return name
 
 
 def _lead(g, input):
@@ -182,6 +203,16 @@ def grid_sample(g, input, grid, mode, padding, corners, orders):
         raise Baked("a derivative of grid_sample")
     names = {"bilinear": "linear", "bicubic": "cubic"} if g.opset >= 20 else {}
     return g.op("GridSample", g.like(input), g.like(grid), mode=names.get(mode, mode), padding_mode=padding, align_corners=int(corners))
+
+
+@rule("affine_places", since=20)
+def affine_places(g, theta, sizes, corners):
+    return g.op("AffineGrid", theta, g.op("Concat", g.sizes([theta.shape[0], 1]), g.sizes(sizes), axis=0), align_corners=int(corners))
+
+
+@rule("determinant")
+def determinant(g, A):
+    return g.op("Det", A), None, None, None
 
 
 # ------------------------------------------------------------------ normalization

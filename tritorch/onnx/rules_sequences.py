@@ -69,8 +69,8 @@ LAYERS = {"LSTM": ((0, 3, 1, 2), "LSTM", {}), "GRU": ((1, 0, 2), "GRU", {"linear
 
 @rule("recurrent_layer")
 def recurrent_layer(g, data, weight_ih, weight_hh, bias_ih=None, bias_hh=None, h=None, c=None, mode="LSTM", steps=None, reverse=False):
-    """ONNX's layer of the same name, forward; the other way on what is turned around."""
-    if steps is not None:
+    """ONNX's layer of the same name, forward; the other way on what is turned around. Rows of one step are a cell."""
+    if steps is not None and len(steps) > 1:
         raise Baked("packed sequences")
     order, kind, options = LAYERS[mode]
     hidden = int(weight_hh.shape[1])
@@ -83,11 +83,11 @@ def recurrent_layer(g, data, weight_ih, weight_hh, bias_ih=None, bias_hh=None, h
     bias = None
     if bias_ih is not None or bias_hh is not None:
         bias = g.unsqueezed(g.op("Concat", *[zeros if p is None else ordered(p) for p in (bias_ih, bias_hh)], axis=0), 0)
-    x = _turned(g, data) if reverse else g.x(data)
+    x = _turned(g, data) if reverse else g.x(data) if steps is None else g.unsqueezed(data, 0)
     states = [None if s is None else g.unsqueezed(s, 0) for s in (h, c)][:2 if mode == "LSTM" else 1]
     outs = g.op(kind, x, g.unsqueezed(ordered(weight_ih), 0), g.unsqueezed(ordered(weight_hh), 0), bias, None, *states,
                 outputs=3 if mode == "LSTM" else 2, hidden_size=hidden, **options)
-    out = g.squeezed(outs[0], 1)
+    out = g.squeezed(outs[0], *((1,) if steps is None else (0, 1)))
     return (_turned(g, out) if reverse else out), g.squeezed(outs[1], 0), g.squeezed(outs[2], 0) if mode == "LSTM" else None, None, None
 
 

@@ -67,9 +67,21 @@ def select(g, input, dim, index):
 
 @rule("slice_dim")
 def slice_dim(g, x, dim, start, stop, step):
-    if not plain(stop) and stop == x.shape[dim]:
-        stop = 2**63 - 1                                                 # to the end
+    start, stop = _bound(start, x.shape[dim]), _bound(stop, x.shape[dim])
     return g.sliced(x, dim, start, stop, step)
+
+
+def _bound(n, size):
+    """A start or stop as Python has it, which Slice takes, too: -c, c, or the end."""
+    if plain(n) or plain(size):
+        return n
+    if n == size:
+        return 2**63 - 1
+    for c in {b - a for a, b in zip(n.values, size.values)} - {0}:
+        if all(a == max(b - c, 0) for a, b in zip(n.values, size.values)):
+            return -c
+    c = max(n.values)
+    return c if all(a == min(b, c) for a, b in zip(n.values, size.values)) else n
 
 
 @rule("diagonal")

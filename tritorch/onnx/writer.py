@@ -16,9 +16,10 @@ from tritorch.tracing.tracer import Untraceable, Value
 IR_VERSIONS = ((23, 11), (21, 10), (20, 9), (0, 8))                      # of the file format: the first that has an opset
 
 
-def written(onnx, trace, outputs, names, axes, opset, custom=(), domains=()):
-    """The ModelProto of a trace. `outputs` are Values, `names` pairs of lists: of the inputs' and outputs' names."""
-    g, custom = Graph(onnx, opset), dict(custom)
+def written(onnx, trace, outputs, names, axes, opset, custom, domains, last):
+    """(ModelProto, whether more calls have to tell what sizes are made of) of a trace, which is the `last`. `outputs` are Values, `names`
+    pairs of lists: of the inputs' and outputs' names."""
+    g = Graph(onnx, opset, last)
     for value, name in zip(trace.inputs, names[0]):
         g.names[value], g.types[name] = name, value
         g.quantities.learn(value)
@@ -28,7 +29,7 @@ def written(onnx, trace, outputs, names, axes, opset, custom=(), domains=()):
             _write(g, node, custom)
     ends = _ends(g, trace, outputs, names[1])
     _drop_unused(g, ends)
-    return _model(g, trace, ends, names[0], axes, domains)
+    return _model(g, trace, ends, names[0], axes, domains), g.quantities.guessed
 
 
 def _folds(value):

@@ -64,7 +64,7 @@ def _other_operators(traces, k):
     lines = [f"{t.nodes[k].name} at {t.nodes[k].where()}" if k < len(t.nodes) else "nothing" for t in traces]
     other = next((line for line in lines if line != lines[0]), "constants")
     return Untraceable(sentence("export", "the same operators whatever the sizes of dynamic axes are", f"{lines[0]} for some, {other} for "
-                                "others", use="a static axis, or call the model once before if it keeps what it computed"))
+                                "others", use="Dim(min=, max=), a static axis, or call the model once before if it keeps what it computed"))
 
 
 def _alike(node, args):
