@@ -19,23 +19,19 @@ def convolved(x, k):
 
 EXACT = {
     "third": lambda x: x[: (x.shape[0] + 1) // 3], "half": lambda x: x[x.shape[0] // 2:], "at most five": lambda x: x[:5],
-    "at most thirty": lambda x: x[:30],
-    "the last seven": lambda x: x[-7:], "without two": lambda x: x[:-2], "at least four": lambda x: torch.zeros(max(x.shape[0], 4), 2),
-    "at least thirty": lambda x: torch.zeros(max(x.shape[0], 30), 2), "squared": lambda x: x * x.shape[0] ** 2,
-    "logarithm": lambda x: x * math.log(x.shape[0]),
-    "every third": lambda x: (x[::3], x[1::2]), "chunks": lambda x: x.chunk(2), "windows": lambda x: x.unfold(0, 2, 1),
-    "linspace": lambda x: torch.linspace(0, 1, x.shape[0]),
-    "steps of convolutions": lambda x: (torch.arange(convolved(x, 0).shape[-1]), torch.arange(convolved(x, 1).shape[-1])),
-    "roll": lambda x: x.roll(1, 0),
-    "halved": lambda x: F.interpolate(x.t()[None], scale_factor=0.5)[0], "of the other": lambda x: F.interpolate(x.t()[None],
-                                                                                                                 size=x.shape[0] * 2 - 1)[0],
+    "at most thirty": lambda x: x[:30], "the last seven": lambda x: x[-7:], "without two": lambda x: x[:-2],
+    "at least four": lambda x: torch.zeros(max(x.shape[0], 4), 2), "at least thirty": lambda x: torch.zeros(max(x.shape[0], 30), 2),
+    "squared": lambda x: x * x.shape[0] ** 2, "logarithm": lambda x: x * math.log(x.shape[0]), "every third": lambda x: (x[::3], x[1::2]),
+    "chunks": lambda x: x.chunk(2), "windows": lambda x: x.unfold(0, 2, 1), "linspace": lambda x: torch.linspace(0, 1, x.shape[0]),
+    "steps": lambda x: (torch.arange(convolved(x, 0).shape[-1]), torch.arange(convolved(x, 1).shape[-1])), "roll": lambda x: x.roll(1, 0),
+    "halved": lambda x: F.interpolate(x.t()[None], scale_factor=0.5)[0],
+    "nearly doubled": lambda x: F.interpolate(x.t()[None], size=x.shape[0] * 2 - 1)[0],
     "pooled": lambda x: F.max_pool1d(x.t()[None], 2, ceil_mode=True)[0], "averaged": lambda x: F.avg_pool1d(x.t()[None], 3, 2, 1)[0],
 }
 REFUSED = {
     "padded to sixteen": lambda x: F.pad(x, (0, 0, 0, (-x.shape[0]) % 16)), "odd": lambda x: x[x.shape[0] % 2:],
-    "a root": lambda x: x[: math.isqrt(x.shape[0])],
-    "a branch": lambda x: x * 2 if x.shape[0] > 50 else x, "powers": lambda x: torch.zeros(2 ** x.shape[0] if x.shape[0] < 8 else 5),
-    "eye": lambda x: torch.eye(x.shape[0]),
+    "a root": lambda x: x[: math.isqrt(x.shape[0])], "a branch": lambda x: x * 2 if x.shape[0] > 50 else x,
+    "powers": lambda x: torch.zeros(2 ** x.shape[0] if x.shape[0] < 8 else 5), "eye": lambda x: torch.eye(x.shape[0]),
 }
 
 
@@ -73,9 +69,10 @@ def test_ranges_are_looked_at_to_their_ends():
 
 
 def test_two_axes_of_one_size_are_told_apart():
-    exported(lambda x, y: (x @ y.mT, x.new_zeros(y.shape[0], x.shape[0]), torch.arange(x.shape[0] * y.shape[0])),
-             (drawn(4, 3), drawn(4, 3)), ({0: "a"}, {0: "b"}),
-             [(drawn(2, 3), drawn(7, 3)), (drawn(9, 3), drawn(5, 3))])
+    def sized(x, y):
+        return x @ y.mT, x.new_zeros(y.shape[0], x.shape[0]), torch.arange(x.shape[0] * y.shape[0])
+
+    exported(sized, (drawn(4, 3), drawn(4, 3)), ({0: "a"}, {0: "b"}), [(drawn(2, 3), drawn(7, 3)), (drawn(9, 3), drawn(5, 3))])
 
 
 class UNet(nn.Module):
@@ -83,8 +80,8 @@ class UNet(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.down, self.deep, self.up, self.out = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.ConvTranspose2d(8, 8, 2,
-                                                                                                                                   2), nn.Conv2d(16, 2, 1)
+        self.down, self.deep = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(8, 8, 2, 2), nn.Conv2d(16, 2, 1)
 
     def forward(self, x):
         wide = F.relu(self.down(x))
