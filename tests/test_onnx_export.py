@@ -45,6 +45,7 @@ def test_names_of_inputs_results_and_weights():
     assert [x.name for x in graph.output] == ["output_0", "output_1", "output_2"]
     assert {x.name for x in graph.initializer} >= {"layer.weight", "layer.bias", "scale"}
     alike(program(*args, kwargs["extra"]), tensors(model(*args, **kwargs)), 1e-6)
+    alike(program(extra=kwargs["extra"], pair=args[1], x=X), tensors(model(*args, **kwargs)), 1e-6)
     program = torch.onnx.export(model, args, kwargs=kwargs, input_names=["a", "b"], output_names=["y"])
     assert [x.name for x in program.model_proto.graph.input] == ["a", "b", "pair_right", "extra"]
     assert [x.name for x in program.model_proto.graph.output] == ["y", "output_1", "output_2"]
@@ -211,6 +212,18 @@ def test_files(tmp_path):
     assert len(bare.initializer) == 0 and [x.name for x in bare.input] == ["input", "0.weight", "0.bias"]
     with pytest.raises(TypeError, match="expected 1 tensors, input, got 0"):
         program()
+
+
+def test_other_weights():
+    model, other = nn.Linear(3, 2).eval(), nn.Linear(3, 2)
+    program = torch.onnx.export(model, (X,))
+    alike(program(X), [model(X)], 1e-6)
+    program.apply_weights(other.state_dict())
+    alike(program(X), [other(X)], 1e-6)
+    with pytest.raises(KeyError):
+        program.apply_weights({"scale": X})
+    with pytest.raises(ValueError, match="expected 'bias' of shape"):
+        program.apply_weights({"bias": X})
 
 
 def test_opsets():

@@ -17,7 +17,7 @@ from tritorch.onnx.shapes import Axes, input_names, named_leaves
 from tritorch.onnx.writer import written
 from tritorch.tensor import Tensor
 from tritorch.tracing.probes import probe, resized
-from tritorch.tracing.sizes import check_results, merged
+from tritorch.tracing.sizes import check_results, merged, outline
 from tritorch.tracing.tracer import NoRule, Tracer, Untraceable, copied
 
 AFFORDABLE = 1 << 20                                                     # elements of inputs that are larger than the sample's
@@ -174,7 +174,7 @@ def _without_small(found):
     first, kept = found[0], found[:4]
     for one in found[4:]:
         smaller = [(axis, n) for axis, n in one[-1].items() if n < first[-1][axis]]
-        if smaller and [n.name for n in one[0].nodes] != [n.name for n in first[0].nodes]:
+        if smaller and _calls(one) != _calls(first):
             axis, n = smaller[0]
             why = sentence("onnx.export", f"the same operators for size {n} of the dynamic axis {axis.name!r}", "others",
                            use=f"Dim(min=), or the model for sizes near {first[-1][axis]} and above alone")
@@ -182,6 +182,10 @@ def _without_small(found):
         else:
             kept.append(one)
     return kept
+
+
+def _calls(traced):
+    return [(node.name, outline(node.args)) for node in traced[0].nodes]
 
 
 def _trace(model, args, kwargs, inputs, custom):

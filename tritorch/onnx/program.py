@@ -3,7 +3,9 @@ import os
 
 import numpy as np
 
+from tritorch.onnx.graph import code_of
 from tritorch.onnx.package import evaluator, onnx_package
+from tritorch.onnx.shapes import input_name, paths
 from tritorch.tensor import Tensor, from_array
 
 LARGE = 2 << 30                                                          # bytes: more do not fit into one file of the format
@@ -30,20 +32,33 @@ class ONNXProgram:
                 f"initializers={len(graph.initializer)}, opset={self.model_proto.opset_import[0].version})")
 
     def __call__(self, *args, **kwargs):
-        """The outputs for tensors, as a tuple, computed with numpy by `onnx.reference`: for a look, not for speed."""
-        from tritorch.compiler.containers import flatten
-        leaves = [x for x in flatten([list(args), *kwargs.values()])[0] if isinstance(x, Tensor)]
-        return self.call_reference(*leaves)
-
-    def call_reference(self, *tensors):
-        """The outputs for the inputs of the graph in their order."""
+        """The outputs, as a tuple, computed with numpy by `onnx.reference`: for a look, not for speed. Tensors among the arguments, also in
+        containers, are the inputs in their order; keywords are those of their names."""
         if self._evaluator is None:
             self._evaluator = evaluator(self.model_proto)
         names = [x.name for x in self.model_proto.graph.input]
-        if len(tensors) != len(names):
-            raise TypeError(f"ONNXProgram: expected {len(names)} tensors, {', '.join(names)}, got {len(tensors)}")
-        made = self._evaluator.run(None, {name: x.detach().cpu().numpy() for name, x in zip(names, tensors)})
+        given = {input_name(key, path): x for key, part in kwargs.items() for path, x in paths(part) if isinstance(x, Tensor)}
+        tensors = [x for part in args for _, x in paths(part) if isinstance(x, Tensor)]
+        if len(tensors) + len(given) != len(names) or not given.keys() <= set(names):
+            raise TypeError(f"ONNXProgram: expected {len(names)} tensors, {', '.join(names)}, got {len(tensors)}"
+                            + "".join([f" and {name}" for name in given]))
+        given.update(zip([name for name in names if name not in given], tensors))
+        made = self._evaluator.run(None, {name: x.detach().cpu().numpy() for name, x in given.items()})
         return tuple([from_array(np.array(x, order="C")) for x in made])
+
+    call_reference = __call__
+
+    def apply_weights(self, state_dict):
+        """Have the tensors of a state dict in the place of the parameters and buffers of these names. KeyError for a name that is not
+        there, ValueError for another shape or dtype."""
+        known = {x.name: x for x in self.model_proto.graph.initializer}
+        for name, x in state_dict.items():
+            proto = known[name]
+            if list(proto.dims) != list(x.shape) or proto.data_type != code_of(x.dtype):
+                shape = tuple(proto.dims)
+                raise ValueError(f"apply_weights: expected {name!r} of shape {shape} in its dtype, got {tuple(x.shape)}, {x.dtype}")
+            proto.raw_data = np.ascontiguousarray(x.detach().cpu().array).tobytes()
+        self._evaluator = None
 
     def save(self, destination, *, include_initializers=True, keep_initializers_as_inputs=False, external_data=None):
         """Write the model to a path. With `external_data`, or if it is larger than 2 GB, weights go to `destination`.data beside it;

@@ -16,16 +16,16 @@ def named_leaves(model, args, kwargs):
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
             for key, part in value.items():
-                found += [(key, path, leaf) for path, leaf in _paths(part)]
+                found += [(key, path, leaf) for path, leaf in paths(part)]
         elif kind is inspect.Parameter.VAR_POSITIONAL:
             for k, part in enumerate(value):
-                found += [(f"{name}_{k}", path, leaf) for path, leaf in _paths(part)]
+                found += [(f"{name}_{k}", path, leaf) for path, leaf in paths(part)]
         else:
-            found += [(name, path, leaf) for path, leaf in _paths(value)]
+            found += [(name, path, leaf) for path, leaf in paths(value)]
     return found
 
 
-def _paths(tree, path=()):
+def paths(tree, path=()):
     """(path, leaf) of dicts, lists and tuples."""
     if isinstance(tree, dict):
         items = tree.items()
@@ -33,12 +33,17 @@ def _paths(tree, path=()):
         items = enumerate(tree)
     else:
         return [(path, tree)]
-    return [found for key, part in items for found in _paths(part, (*path, key))]
+    return [found for key, part in items for found in paths(part, (*path, key))]
+
+
+def input_name(name, path):
+    """That of a tensor in containers that are the argument `name`."""
+    return "_".join(map(str, (name, *path)))
 
 
 def input_names(leaves, given):
     """The names of the tensors among the leaves; those of the parameters where the caller gives none."""
-    names = ["_".join(map(str, (name, *path))) for name, path, leaf in leaves if isinstance(leaf, Tensor)]
+    names = [input_name(name, path) for name, path, leaf in leaves if isinstance(leaf, Tensor)]
     given = list(given or ())
     if len(given) > len(names):
         raise ValueError(sentence("onnx.export", f"at most {len(names)} input_names", given))

@@ -53,6 +53,15 @@ def merged(traces):
     return first
 
 
+def outline(args):
+    """What of arguments, or of a trace's calls, is the same in calls that differ in numbers alone."""
+    if isinstance(args, Value):
+        return args.number
+    if isinstance(args, (tuple, list)):
+        return tuple([outline(a) for a in args])
+    return "number" if isinstance(args, (int, float)) else str(args)
+
+
 def check_results(results):
     """That the values which calls of several sizes returned are the same ones."""
     if len({tuple([v.number for v in values]) for values in results}) > 1:
