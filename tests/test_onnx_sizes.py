@@ -68,6 +68,11 @@ def test_ranges_are_looked_at_to_their_ends():
         torch.onnx.export(above, (drawn(8, 2),), dynamic_shapes=({0: "rows"},))
 
 
+def test_a_program_with_a_largest_size_is_run_with_smaller_ones():
+    table = drawn(8, 2)
+    exported(lambda x: x + table[torch.arange(x.shape[0])], (drawn(8, 2),), ({0: "rows"},), [(drawn(3, 2),), (drawn(5, 2),)])
+
+
 def test_two_axes_of_one_size_are_told_apart():
     def sized(x, y):
         return x @ y.mT, x.new_zeros(y.shape[0], x.shape[0]), torch.arange(x.shape[0] * y.shape[0])

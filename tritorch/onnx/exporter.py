@@ -54,7 +54,8 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     tritorch.Size([5, 8])
     """
     onnx = onnx_package()
-    opset = _checked(opset_version, report, profile, dump_exported_program, operator_export_type, export_modules_as_functions)
+    last = min(LAST_OPSET, onnx.defs.onnx_opset_version())
+    opset = _checked(last, opset_version, report, profile, dump_exported_program, operator_export_type, export_modules_as_functions)
     if not isinstance(model, Module):
         raise TypeError(sentence("onnx.export", "a Module", type(model).__name__))
     args, kwargs = ((args,) if isinstance(args, Tensor) else tuple(args)), dict(kwargs or {})
@@ -74,15 +75,15 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     return program if dynamo else None
 
 
-def _checked(opset, report, profile, dump, kind, functions):
+def _checked(last, opset, report, profile, dump, kind, functions):
     """The opset; an error for what is not done."""
     for name, asked in (("report", report), ("profile", profile), ("dump_exported_program", dump),
                         ("export_modules_as_functions", functions), ("operator_export_type", kind is not OperatorExportTypes.ONNX)):
         if asked:
             raise NotImplementedError(sentence("onnx.export", f"{name} as it is by default", "another"))
     opset = DEFAULT_OPSET if opset is None else int(opset)
-    if not FIRST_OPSET <= opset <= LAST_OPSET:
-        raise ValueError(sentence("onnx.export", f"an opset_version from {FIRST_OPSET} to {LAST_OPSET}", opset))
+    if not FIRST_OPSET <= opset <= last:
+        raise ValueError(sentence("onnx.export", f"an opset_version from {FIRST_OPSET} to {last}", opset))
     return opset
 
 

@@ -10,7 +10,7 @@ from tritorch.tracing.tracer import Untraceable
 WAYS = (lambda n, k: (n + 1 + k, 2 * n + 3 + k, n + 4 + 3 * k), lambda n, k: (n + 1 + k, 2 * n + 3 + k, n + 6 + 4 * k),
         lambda n, k: (n - 1 - k, (n - 1) // 2 - k, n - 4 - 3 * k),
         lambda n, k: (2 * n, (5 + k) * n, (3 + 2 * k) * n), lambda n, k: (n + 1 + k, n + 2 + k, n + 3 + k),
-        lambda n, k: (n // 2 - k, n // 4 - k, 3 * n // 4 - k))
+        lambda n, k: (n // 2 + k, n // 4 + k, 3 * n // 4 + k))
 # and of more, where a number is no plain size: consecutive ones, to see how it is rounded, and some that are far away
 MORE = (lambda n, k: n + 2 + k, lambda n, k: n + 3 + 2 * k, lambda n, k: n + 5 + k, lambda n, k: n + 6 - k, lambda n, k: n + 7 + k,
         lambda n, k: n - 1 - k, lambda n, k: 3 * n + 5 + k, lambda n, k: 5 * n + 2 + 3 * k, lambda n, k: n + 40 + 7 * k)
