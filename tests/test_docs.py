@@ -34,8 +34,9 @@ def no_driver_left():
 
 @pytest.mark.parametrize("name", ["tritorch", *MODULES])
 def test_docstrings(name, monkeypatch, tmp_path, no_driver_left):
-    if "tensorboard" in name:
-        pytest.importorskip("tensorboard", reason="needs the package tensorboard")
+    for package in ("tensorboard", "onnx"):
+        if package in name:
+            pytest.importorskip(package, reason=f"needs the package {package}")
     module = importlib.import_module(name)
     monkeypatch.chdir(tmp_path)
     names = {} if name == "tritorch" else None                           # or float would be the dtype, once somebody asked for it

@@ -173,11 +173,12 @@ def test_complex_halves_can_only_be_named():
             lambda: torch.tensor([1j], dtype=kind), lambda: torch.empty(2, dtype=kind))
 
 
-def test_nothing_is_exported():
+def test_nothing_but_onnx_is_exported():
     onnx = torch.onnx
     assert not onnx.is_in_onnx_export() and onnx.symbolic_helper.parse_args("v", "i")(refused) is refused
     assert onnx.register_custom_op_symbolic("a::b", refused, 11) is None and onnx.TrainingMode.EVAL.name == "EVAL"
-    refused(NotImplementedError, lambda: onnx.export(nn.Linear(1, 1), (X,), "f"), lambda: torch.autograd.profiler.emit_nvtx())
+    assert onnx.unregister_custom_op_symbolic("a::b", 11) is None
+    refused(NotImplementedError, lambda: torch.export.export(nn.Linear(1, 1), (X,)), lambda: torch.autograd.profiler.emit_nvtx())
 
 
 def test_records_of_files(tmp_path):

@@ -135,6 +135,7 @@ from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
 from tritorch import torch_version as torch_version
+from tritorch import tracing as tracing
 from tritorch import typed as typed
 from tritorch import types as types
 from tritorch import utils as utils

@@ -13,7 +13,7 @@ from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
-from tritorch.cuda.watching import VALUE, host_work
+from tritorch.cuda.watching import VALUE, elements_read, host_work
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import as_dtype, from_numpy_dtype, get_default_dtype, uint8
 from tritorch.errors import check
@@ -39,6 +39,7 @@ def numpy(x, *, force=False):
     check(x.device is cpu, "numpy", "a CPU tensor", f"one on {x.device}", use="x.cpu().numpy()", error=TypeError)
     check(not (state.grad and x.requires_grad), "numpy", "a tensor that does not require grad", "one that does", use="x.detach().numpy()")
     host_work(VALUE)
+    elements_read(x)
     return x.array.view()                            # not the tensor's own view: its shape or flags may be set
 
 

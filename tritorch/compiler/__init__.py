@@ -103,12 +103,12 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
 
 
 def is_compiling():
-    """Whether this thread is inside of a call that `compile` watches or captures.
+    """Whether this thread is inside of a call that `compile` watches or captures, or that an exporter traces.
 
     >>> import tritorch; tritorch.compiler.is_compiling()
     False
     """
-    return watched.watcher is not None
+    return watched.watcher is not None or watched.tracer is not None
 
 
 def is_dynamo_compiling():
@@ -117,8 +117,12 @@ def is_dynamo_compiling():
 
 
 def is_exporting():
-    """Always False."""
-    return False
+    """Whether this thread is inside of a call that an exporter traces: what looks at elements of tensors has to be left out.
+
+    >>> import tritorch; tritorch.compiler.is_exporting()
+    False
+    """
+    return watched.tracer is not None
 
 
 def allow_in_graph(fn):

@@ -8,6 +8,7 @@ from tritorch.amp.autocast_mode import autocast, cast_floating, is_autocast_enab
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.places import user_place
+from tritorch.cuda.watching import watched
 from tritorch.device import as_device
 from tritorch.errors import check, sentence
 from tritorch.ops import namespaces
@@ -145,6 +146,11 @@ class OpOverload(namespaces.OpOverload):
 
     def __call__(self, /, *args, **kwargs):
         given, named = self.bound(args, kwargs)
+        if watched.tracer is not None:
+            return watched.tracer.whole(self, given, named, lambda: self._run(given, named))
+        return self._run(given, named)
+
+    def _run(self, given, named):
         kind = self._kind(given, named)
         if self._casts or self._around:
             around = self._around.get("Autocast" + kind.upper())

@@ -1,4 +1,4 @@
-"""The decorator that packages put on functions for PyTorch's exporter, which is not here."""
+"""The decorator that packages put on symbolic functions: here their arguments are numbers and terms as they come."""
 
 
 def parse_args(*arg_descriptors):

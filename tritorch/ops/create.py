@@ -5,6 +5,7 @@ import numpy as np
 
 from tritorch.autograd.modes import state
 from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.watching import unset
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
@@ -106,7 +107,7 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
         return copy.deliver(new_empty(shape, out.dtype, out.device), out)
     place = as_device(device)
     made = copy.pinned(shape, dtype, strides) if pin_memory and place is cpu else new_empty(shape, dtype, place, strides)
-    return _finish(made, requires_grad, pin_memory)
+    return unset(_finish(made, requires_grad, pin_memory))
 
 
 def _without_values(shape, layout, dtype, device, requires_grad):
@@ -166,7 +167,7 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
         place = input.device if device is None else as_device(device)
         if type(input.storage) is Spread:
             return _finish(Spread.like(input, types.chosen(dtype, input.dtype), place), requires_grad)
-        return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
+        return unset(_finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory))
     except OtherLayout as other:
         return _finish(other.instead(empty_like, (input, dtype, layout, device)), requires_grad)
     except Exception as error:

@@ -2,7 +2,7 @@
 import numpy as np
 
 from tritorch.cuda import memory
-from tritorch.cuda.watching import VALUE, host_work
+from tritorch.cuda.watching import VALUE, elements_read, host_work
 from tritorch.device import cpu, meta
 from tritorch.errors import check, no_values
 
@@ -14,6 +14,7 @@ def item(input):
     2.5
     """
     check(input.numel() == 1, "item", "a tensor of 1 element", f"{input.numel()} elements")
+    elements_read(input)
     if input.storage.device is not cpu:
         if input.storage.device is meta:
             raise no_values("item", "a device with memory")
@@ -25,6 +26,7 @@ def item(input):
 
 def tolist(input):
     """The elements as nested Python lists (a number for 0 dims)."""
+    elements_read(input)
     host_work(VALUE)
     array = input.detach().to(cpu).array
     if input.dtype.is_floating_point and array.dtype.kind != "f":

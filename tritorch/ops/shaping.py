@@ -319,7 +319,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     if output_size is not None and isinstance(repeats, Tensor) and repeats.is_meta:
         return input.index_select(d, create.empty(output_size, dtype=types.int64, device=repeats.device))
     if isinstance(repeats, Tensor) and repeats.numel() != 1:
-        counts = repeats.cpu().array
+        counts = repeats.cpu().numpy()
         check(counts.size == n, "repeat_interleave", f"{n} repeats", counts.size)
         check(counts.dtype.kind == "i" and (counts >= 0).all(), "repeat_interleave", "whole repeats that are not negative", repeats)
         check(output_size in (None, counts.sum()), "repeat_interleave", f"an output_size of {counts.sum()}, their sum", output_size)

@@ -1,0 +1,133 @@
+"""Which axes of the inputs are dynamic, from `dynamic_shapes` or `dynamic_axes`, and how inputs are called."""
+import inspect
+
+from tritorch.errors import sentence
+from tritorch.export import Dim, Hint
+from tritorch.tensor import Tensor
+from tritorch.tracing.probes import Axis
+
+
+def named_leaves(model, args, kwargs):
+    """[(name of the parameter, path below it, leaf)] of the arguments of a call, in their order."""
+    signature = inspect.signature(model.forward)
+    bound = signature.bind(*args, **kwargs).arguments
+    found = []
+    for name, value in bound.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            for key, part in value.items():
+                found += [(key, path, leaf) for path, leaf in paths(part)]
+        elif kind is inspect.Parameter.VAR_POSITIONAL:
+            for k, part in enumerate(value):
+                found += [(f"{name}_{k}", path, leaf) for path, leaf in paths(part)]
+        else:
+            found += [(name, path, leaf) for path, leaf in paths(value)]
+    return found
+
+
+def paths(tree, path=()):
+    """(path, leaf) of dicts, lists and tuples."""
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, (list, tuple)):
+        items = enumerate(tree)
+    else:
+        return [(path, tree)]
+    return [found for key, part in items for found in paths(part, (*path, key))]
+
+
+def input_name(name, path):
+    """That of a tensor in containers that are the argument `name`."""
+    return "_".join(map(str, (name, *path)))
+
+
+def input_names(leaves, given):
+    """The names of the tensors among the leaves; those of the parameters where the caller gives none."""
+    names = [input_name(name, path) for name, path, leaf in leaves if isinstance(leaf, Tensor)]
+    given = list(given or ())
+    if len(given) > len(names):
+        raise ValueError(sentence("onnx.export", f"at most {len(names)} input_names", given))
+    return given + names[len(given):]
+
+
+class Axes:
+    """The dynamic axes of a call: `found` are Axis, those of one name being one. `outputs` are {(output, dim): name}."""
+
+    def __init__(self, leaves, names):
+        self.tensors = [leaf for *_, leaf in leaves if isinstance(leaf, Tensor)]
+        self.names, self.found, self.outputs, self.leaves = names, {}, {}, leaves
+
+    def add(self, k, dim, spec, automatic):
+        """Axis `dim` of the k-th tensor is as `spec` says: a Dim, a name, a hint, or None and an int for one that stays as it is."""
+        x = self.tensors[k]
+        if spec is None or spec is Dim.STATIC or isinstance(spec, int) and not isinstance(spec, bool):
+            return
+        if not -x.ndim <= dim < x.ndim:
+            raise ValueError(sentence("onnx.export", f"dynamic axes among the {x.ndim} of {self.names[k]}", dim))
+        dim %= x.ndim
+        spec = Dim(spec) if isinstance(spec, str) else spec
+        if isinstance(spec, Hint):
+            spec = Dim(automatic)
+        if not isinstance(spec, Dim):
+            raise TypeError(sentence("onnx.export", "a Dim, a name, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None for an axis",
+                                     repr(spec)))
+        name, size = spec.__name__, x.shape[dim] // spec.factor
+        axis = self.found.setdefault(name, Axis(name, size, spec.min, spec.max, name == automatic))
+        if axis.size * spec.factor != x.shape[dim]:
+            raise ValueError(sentence("onnx.export", f"one size of all axes named {name!r}, {axis.size}, times {spec.factor}",
+                                      f"{x.shape[dim]} of {self.names[k]}"))
+        axis.places.append((k, dim, spec.factor))
+
+    def labels(self):
+        """{sizes in the calls: name}."""
+        return {tuple([n * factor for n in axis.values]): axis.name if factor == 1 else f"{factor}*{axis.name}"
+                for axis in self.found.values() for factor in (1, *[f for *_, f in axis.places])}
+
+    def of_shapes(self, shapes):
+        """From `dynamic_shapes`: by parameter, or in their order, and below them as the arguments are nested."""
+        if not isinstance(shapes, dict):
+            order = list(dict.fromkeys(name for name, *_ in self.leaves))
+            shapes = dict(zip(order, shapes))
+        known = {name for name, *_ in self.leaves}
+        for name, spec in list(shapes.items()):                          # *args, which PyTorch names as one
+            if name not in known and isinstance(spec, (list, tuple)) and f"{name}_0" in known:
+                del (shapes := dict(shapes))[name]
+                shapes.update({f"{name}_{k}": part for k, part in enumerate(spec)})
+        unknown = [name for name in shapes if name not in known]
+        if unknown:
+            raise ValueError(sentence("onnx.export", f"dynamic_shapes of {', '.join(sorted(known))}", *unknown))
+        k = -1
+        for name, path, leaf in self.leaves:
+            if not isinstance(leaf, Tensor):
+                continue
+            k += 1
+            spec = shapes.get(name)
+            for key in path:
+                spec = spec[key] if spec is not None else None
+            for dim, what in (spec or {}).items() if isinstance(spec, dict) else enumerate(spec or ()):
+                self.add(k, dim, what, f"{self.names[k]}_dim_{dim}")
+
+    def of_axes(self, axes, output_names):
+        """From `dynamic_axes`: by the names of inputs and outputs, {dim: name} or a list of dims."""
+        for name, spec in axes.items():
+            dims = spec.items() if isinstance(spec, dict) else [(d, f"{name}_dynamic_axes_{k}") for k, d in enumerate(spec, 1)]
+            if name in self.names:
+                for dim, label in dims:
+                    self.add(self.names.index(name), dim, label, label if not isinstance(spec, dict) else None)
+            elif name in (output_names or ()):
+                self.outputs.update({(name, dim): label for dim, label in dims})
+            else:
+                known = ", ".join([*self.names, *(output_names or ())])
+                raise ValueError(sentence("onnx.export", f"dynamic_axes of inputs and outputs, {known}", repr(name)))
+
+    def tied(self):
+        """Whether axes without names of their own could be one because they are of one size: then they are."""
+        by_size, changed = {}, False
+        for name, axis in list(self.found.items()):
+            if axis.automatic and axis.size in by_size:
+                by_size[axis.size].places += axis.places
+                del self.found[name]
+                changed = True
+            elif axis.automatic:
+                by_size[axis.size] = axis
+        return changed
