@@ -38,8 +38,8 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     Dynamic axes are those of `dynamic_shapes`, by parameter or in their order: {dim: Dim, name or Dim.AUTO}; or of `dynamic_axes`, by the
     names of inputs and outputs: {dim: name} or [dim]. Axes of one name have one size. The module then runs with other sizes, too, and what
     depends on them is computed in the graph; where that cannot be, or other operators run, the sentence of the error names the line. The
-    graph is that of sizes from 2 on: what a program does for 0 and 1 alone is not in it, nor what it does at sizes far from those that were
-    run, which are up to about twice the sample's.
+    graph is that of sizes from 2 on: what a program does for 0 and 1 alone is not in it, nor what it does at sizes beyond those that were
+    run: some near the sample's, the smallest, and 64 more where the inputs stay small.
     `opset_version` is from 18 to 26, 20 if none is given. `custom_translation_table` is {operator: rule}: see `onnx/custom.py`.
     `verify` compares the results with the module's. dynamo=False returns nothing, needs `f`, and exports in the mode that `training` says.
 
