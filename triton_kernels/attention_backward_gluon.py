@@ -175,7 +175,7 @@ def own_rows(gq_desc, delta_ptr, stride_delta, mask_args, lists, draws, bufs, ba
             if KEPT > 1 and RIGHT and BLOCK_N < 2 * ROWS and len(lists) == 0:            # not all rows meet the last keys of the tile
                 begun = steps
                 steps, edges, seen = keys_met(lists, mask_args, batch, head, m + TURN * ROWS, 0, sizes, RIGHT, ROWS, BLOCK_N)
-                slot, phase = pass_by(bars[:6], slot, phase, begun - steps, STAGES)
+                slot, phase = pass_by(bars[:6], slot, phase, begun - steps, STAGES, False)
             drawn = ()
             if len(draws) > 0:
                 drawn = (draws[0], first_counter(draws, matrix, L, S), draws[2], m + TURN * ROWS, draws[3])

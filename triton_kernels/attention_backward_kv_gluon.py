@@ -196,7 +196,7 @@ def own_keys(gk_desc, gv_desc, mask_args, lists, draws, bufs, bars, sizes, GROUP
             passed = 0
             if HELD and len(lists) == 0:
                 steps, edges, seen, passed = met_by_half(steps, seen, n + TURN * ROWS, RIGHT, ROWS, BLOCK_M)
-                slot, phase = pass_by(bars, slot, phase, passed, STAGES)
+                slot, phase = pass_by(bars, slot, phase, passed, STAGES, False)
             drawn, factor = (), 1.0
             if len(draws) > 0:
                 drawn, factor = draws + (matrix * GROUP, n + TURN * ROWS, sizes[3], sizes[2]), draws[3]
@@ -230,7 +230,7 @@ def own_keys(gk_desc, gv_desc, mask_args, lists, draws, bufs, bars, sizes, GROUP
                 done = gl.where(member == 0, 1, 0)
                 if HELD and len(lists) == 0:
                     if member > 0:
-                        slots = pass_by(bars, slots[0], slots[1], passed, STAGES) + (slots[2], )
+                        slots = pass_by(bars, slots[0], slots[1], passed, STAGES, False) + (slots[2], )
                 for i in range(done, edges):
                     gk, gv, slopes, slots = next_rows(gk, gv, slopes, kept, held, bufs, bars, slots, keys, member, i, seen, scale, drawn,
                                                       True, SCORES, STAGES, REST)
