@@ -17,7 +17,7 @@ import tritorch.optim  # noqa: E402,F401
 from tritorch.cuda import ahead  # noqa: E402
 from tritorch.cuda.launch import launch  # noqa: E402
 from tritorch.testing import samples  # noqa: E402
-from tritorch.testing.ptx import machine, registry  # noqa: E402
+from tritorch.testing.ptx import batches, registry  # noqa: E402
 from tritorch.testing.ptx.device import simulate  # noqa: E402
 from tritorch.testing.ptx.machine import Fault  # noqa: E402
 from tritorch.testing.ptx.operands import DTYPES  # noqa: E402
@@ -152,7 +152,7 @@ def test_an_access_outside_names_kernel_line_and_thread(gpu):
 def test_programs_begin_in_any_order(gpu, monkeypatch):
     from launch_kernels import order_kernel
 
-    monkeypatch.setattr(machine, "_CTAS", 4)                # as many run together
+    monkeypatch.setattr(batches, "_CTAS", 4)                # as many run together
     out, ticket = torch.empty(64, dtype=torch.int32, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
     launch(order_kernel, (64,), out, ticket)
     assert out.tolist() != sorted(out.tolist()) == list(range(64))

@@ -69,7 +69,7 @@ def max_along(g, input, dim, keepdim=False):
 
 
 @rule("sorted_first")
-def sorted_first(g, input, k, dim, descending):
+def sorted_first(g, input, k, dim, descending, alike=False):
     if not input.ndim:
         return g.op("Identity", input), g.constant(0)
     kind = types.int32 if input.dtype in (types.bool, types.uint8, types.int8, types.int16) else input.dtype

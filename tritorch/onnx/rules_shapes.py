@@ -58,6 +58,11 @@ def unsqueeze(g, input, dim):
     return g.unsqueezed(input, wrapped(dim, input.ndim + 1))
 
 
+@rule("as_lines")
+def as_lines(g, x):
+    return g.unsqueezed(x, 2)
+
+
 @rule("select")
 def select(g, input, dim, index):
     if plain(index):
@@ -219,7 +224,7 @@ def table_rows(g, weight, index, *rest):
 
 
 @rule("index_select", "pick")
-def index_select(g, input, dim, index):
+def index_select(g, input, dim, index, strides=None):
     if not input.ndim:
         return g.op("Identity", input)
     places = index if index.ndim else g.unsqueezed(index, 0)
@@ -311,7 +316,7 @@ def within(g, x, *rest):
 def written_back(g, whole, part, *args):
     """The whole with a part, which a view of it shows, replaced. g.current.op is the view."""
     name = g.current.name
-    if name in ("view_as_shape", "unsqueeze", "squeeze_dims"):
+    if name in ("view_as_shape", "unsqueeze", "as_lines", "squeeze_dims"):
         return g.op("Reshape", part, g.shape_of(whole))
     if name == "permute_dims":
         dims = [wrapped(d, whole.ndim) for d in args[0]]

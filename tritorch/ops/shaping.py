@@ -6,6 +6,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence, whole_numbers
+from tritorch.layout import strided as strided_layout
 from tritorch.memory_format import contiguous_format, dense_strides, like_image
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.cat import concatenated
@@ -54,7 +55,7 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     tensors, dim = several("stack", tensors), dim if axis is None else axis
     check(len(shapes := dict.fromkeys([t.shape for t in tensors])) == 1, "stack", "one tensor or more of one shape", *shapes)
     shape, d = tensors[0].shape, wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
-    if d < len(shape) and out is None and all(type(t.storage) is not Spread for t in tensors):
+    if d < len(shape) and out is None and all(type(t.storage) is not Spread and t.layout is strided_layout for t in tensors):
         return own(view.view_as_shape(cat(tensors, d), (*shape[:d], len(tensors), *shape[d:])))         # one view in the place of many
     return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
 
