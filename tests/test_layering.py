@@ -116,6 +116,12 @@ def test_kernels_import_triton_alone():
     assert not offenders(kernels, lambda _, module: module.split(".")[0] not in ("triton", "triton_kernels"))
 
 
+def test_kernels_name_each_other_relatively():
+    """The package goes by another name where a program has a module triton_kernels (tritorch/cuda/own_kernels.py)."""
+    absolute = re.compile(r"^\s*(from|import) triton_kernels", re.M)
+    assert not [p for p in PRODUCT if p.parts[0] == "triton_kernels" and absolute.search((ROOT / p).read_text())]
+
+
 def test_triton_stays_in_its_places():
     assert not offenders(PRODUCT, lambda importer, module: module.split(".")[0] == "triton" and not within(importer, TRITON))
 
