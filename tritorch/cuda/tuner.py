@@ -257,7 +257,7 @@ def hot_entries(path: Path) -> Iterator[tuple[str, Any, dict]]:
 
 def ship(path: Path, found: dict[str, list[dict]]) -> None:
     """Write entries {"key", "use"} of families into a table, one line each, sorted; what it says of other problems stays. "hot": true in an
-    entry says that the GPU was at its power limit; "predicted": true that it is not timed, but far ahead by `python -m bench predict`."""
+    entry says that the GPU was at its power limit; "predicted": true that it is not timed, but predicted far ahead."""
     _entries.cache_clear()
     families = {name: {json.dumps(e["key"]): e for e in entries} for name, entries in _entries(path).items()}
     for name, entries in found.items():
