@@ -8,6 +8,7 @@ that may touch what they read does not overtake them.
 """
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from . import accesses, elementwise, products, reductions, shapes, ttir
@@ -57,7 +58,7 @@ class Lowering:
         self.groups, self.group_of = [], {}             # pending: groups in order; op -> group
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
         self.cost = {}                                  # of values that are free: operators to compute them
-        self.messages, self.roots, self.uses = [], {}, {}
+        self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
         em, arguments = self.em, self.function.arguments
@@ -295,7 +296,19 @@ class Lowering:
         target = self.em.allocate(value.type)
         self.fill(target, value)
         self.held[value] = target
+        self.made.append(value)
         return target
+
+    @contextlib.contextmanager
+    def inside(self):
+        """A region: what it puts into memory is there for it alone, since it may not run."""
+        before, self.made = self.made, []
+        yield
+        for value in self.made:
+            held = self.held.pop(value, None)
+            if isinstance(held, Buffer):
+                self.em.release(held)
+        self.made = before
 
     def fill(self, target, value):
         held = self.held.get(value)
@@ -371,7 +384,8 @@ class Lowering:
         em.branch(em.set(f"icmp {compare} {kind} {i}, {high}"), body, end)
         em.start(body)
         self.held[counter] = i
-        values = self.finish(self.ops(block), carried)
+        with self.inside():
+            values = self.finish(self.ops(block), carried)
         em.line(f"{following} = add {kind} {i}, {step}")
         em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
                                      *self.written(phis, initials, before, values, em.block)])
@@ -447,15 +461,16 @@ class Lowering:
             em.start(label)
             scalars = []
             if region:
-                late = self.ops(region[0])
-                self.flush()
-                for result, value in zip(op.results, self.yielded):
-                    if result.type.shape:
-                        self.fill(targets[result], value)
-                    else:
-                        scalars.append(self.at.scalar(value))
-                self.late += late
-                self.let_go()
+                with self.inside():
+                    late = self.ops(region[0])
+                    self.flush()
+                    for result, value in zip(op.results, self.yielded):
+                        if result.type.shape:
+                            self.fill(targets[result], value)
+                        else:
+                            scalars.append(self.at.scalar(value))
+                    self.late += late
+                    self.let_go()
             ends.append((em.block, scalars))
             em.jump(end)
         em.start(end)
@@ -474,6 +489,7 @@ class Lowering:
         place = len(em.lines)
         em.lines.append("")
         phis = self.phis(first.arguments)
+        outside, self.made = self.made, []
         late = self.ops(first)
         self.flush()
         condition, *passed = self.yielded
@@ -483,7 +499,9 @@ class Lowering:
             self.roots[argument] = self.roots[result] = self.root(value) or argument
         em.branch(test, body, end)
         em.start(body)
-        values = self.finish([*self.ops(second), *late], first.arguments)
+        with self.inside():
+            values = self.finish([*self.ops(second), *late], first.arguments)
+        self.made = outside + self.made
         em.lines[place] = "\n".join(self.written(phis, initials, before, values, em.block))
         em.jump(head)
         em.start(end)
