@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .libm import ATTRIBUTES, by_libm, call_by_lane
+from .libm import by_libm, call_by_lane, define
 from .mathematics_float32 import FLOAT32
 from .mathematics_integers import INTEGERS, ROUNDING, conversion, stepped, to_integer
 from .mathematics_special import SPECIAL, fdim
-from .vectors import Body, Lanes, type_name
 
 
 def plain(intrinsic):
@@ -179,12 +178,8 @@ def _definition(name, element, lanes):
     else:
         rule, arguments = INTEGER[name]
         found = Function(f"{name}_{element}", rule, [element] * arguments)
-    body = Body()
-    out = found.rule(*(Lanes(body, f"%x{i}", t, lanes) for i, t in enumerate(found.types)))
     symbol = f"@{found.symbol}x{lanes}"
-    given = ", ".join(f"{type_name(t, lanes)} %x{i}" for i, t in enumerate(found.types))
-    lines = "".join(f"  {line}\n" for line in body.lines)
-    return symbol, body.needs | {symbol: f"define internal {out.type} {symbol}({given}) {ATTRIBUTES} {{\n{lines}  ret {out.type} {out.register}\n}}"}
+    return symbol, define(symbol, found.rule, found.types, lanes)
 
 
 def function(name: str, element: str, lanes: int) -> tuple[str, dict[str, str]]:
