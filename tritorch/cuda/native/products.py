@@ -1,7 +1,7 @@
 """tt.dot: products of small matrices, out of registers.
 
 A tile of the result, some rows by some vectors of columns, stays in registers while k runs: each step loads vectors of a row of b, and one
-element of a for each row, which all lanes get. Types narrower than float32 are widened once, before; b is then laid out as the tiles read it.
+element of a for each row, which all lanes get. Types narrower than float32 are widened once, before, b into the tiles' own order.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .emit import Buffer, Untranslatable, llvm_type
 from .llvm import processor
 from .ttir import Type
 
-SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows and vectors of a tile: sums take half the registers
+SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows, vectors of a tile: half of the registers
 NARROWEST = (16, 4, 2)                                          # of older processors
 STEPS = 4                                                       # of k in a turn of the loop
 WIDE, LARGE, TALL = 128, 8192, 32                               # b's columns and elements, a's rows from which a new layout pays: 128 × 64
