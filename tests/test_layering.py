@@ -26,7 +26,7 @@ LAYERS = [
     ["tritorch.errors", "tritorch.frames", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.layout",
      "tritorch.memory_format", "tritorch.quiet", "tritorch.keywords", "tritorch.own_name", "tritorch.return_types"],
 ]
-TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.simulated", "triton_kernels")
+TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.native", "tritorch.cuda.simulated", "triton_kernels")
 CUDA_BINDINGS = ("tritorch.cuda.nvidia",)
 FORBIDDEN_NAMES = re.compile(r"^(utils?|helpers?|misc|common|.*_v2|.*_old|.*_new|.*_backup)\.py$")
 
