@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import mmap
 import os
 import platform
@@ -171,10 +172,8 @@ def refuse_elsewhere() -> None:
     if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 1 << 32:
         raise RuntimeError(f"the native device: expected Linux on x86-64, got {platform.system()} on {platform.machine()}; "
                            "use the simulated device")
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise RuntimeError(f"the native device compiles with triton: {error}; pip install triton") from None
+    if importlib.util.find_spec("triton") is None:
+        raise RuntimeError("the native device: expected triton to compile with, which is not installed; pip install triton")
 
 
 def _fill(ptr, value, width, count):
