@@ -76,6 +76,8 @@ def _described(flags, d):
 
 
 def _bfloat16(value):
+    if abs(value) >= _LIMITS["f4x"]:
+        value = math.copysign(math.inf, value)
     bits = struct.unpack("<I", struct.pack("<f", value))[0]
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0,)
 
