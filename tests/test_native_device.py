@@ -297,7 +297,7 @@ def test_a_captured_step_trains_as_on_the_cpu(native):
         return found
 
     found = steps("cuda")
-    assert found[-1] < found[0] and np.allclose(found, steps("cpu"), rtol=1e-5)
+    assert len(found) == 8 and found[-1] < found[0] and np.allclose(found, steps("cpu"), rtol=1e-5)
 
 
 # ------------------------------------------------------------------ what cannot be compiled
@@ -307,7 +307,7 @@ def test_the_interpreter_runs_what_cannot_be_compiled(native, folder, monkeypatc
 
     monkeypatch.setattr(lower, "lower", refuse)
     x, y, out = on_device(np.arange(100.0)), torch.ones(100, dtype=torch.float64, device="cuda"), torch.zeros(100, device="cuda")
-    with pytest.warns(UserWarning, match=r"axpy_kernel .* runs in the interpreter, .*: tt.store \(native_kernels.py:12\): there is no rule"):
+    with pytest.warns(UserWarning, match=r"axpy_kernel .* runs in the interpreter, .*: tt.store \(native_kernels.py:12\)"):
         launch(K.axpy_kernel, (2,), out, x, y, 100, 2.0, BLOCK=64)
     monkeypatch.undo()
     assert out.tolist() == [2.0 * i + 1 for i in range(100)]
