@@ -76,7 +76,7 @@ def erfcx(x):
     product = head.fma(lost, head) * ERFC(x)
     inverse = 1.0 / square
     series = polynomial(inverse, [math.prod(range(1, 2 * k, 2)) * (-0.5) ** k for k in range(12, -1, -1)]) / (x * math.sqrt(math.pi))
-    return (x > 10.0).where(series, (x < -27.0).where(math.inf, product))
+    return (x > 10.0).where(series, (x < -26.6288).where(math.inf, product))
 
 
 def bessel_i(order):
