@@ -1,8 +1,9 @@
 """Mathematical functions as LLVM IR: those of MLIR's math dialect, Triton's own and every symbol of libdevice.
 
 `function("exp", "f32", 16)` gives the symbol to call with a <16 x float> and the texts it needs in the module. A rule is a Python function
-of `Lanes` (vectors.py); which rule a name has is told by the tables here. The fast ones of float32 are in mathematics_float32.py, rare ones
-in mathematics_special.py, those of integers and bits in mathematics_integers.py, the rest are LLVM's own or the C library's (libm.py).
+of `Lanes` (vectors.py); which rule a name has is told by the tables here. The fast ones of float32 are in mathematics_float32.py and
+mathematics_by_float64.py, rare ones in mathematics_special.py, those of integers and bits in mathematics_integers.py, the rest are LLVM's
+own or the C library's (libm.py).
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .libm import by_libm, call_by_lane, define
+from .mathematics_by_float64 import BY_FLOAT64
 from .mathematics_float32 import FLOAT32
 from .mathematics_integers import INTEGERS, ROUNDING, conversion, stepped, to_integer
 from .mathematics_special import SPECIAL, fdim
@@ -147,7 +149,8 @@ class Function(NamedTuple):
 def _typed(name, element):
     """A function of FLOATING for one element type."""
     rule, arguments = FLOATING[name]
-    rule = FLOAT32.get(name, rule) if element == "f32" else rule
+    if element == "f32":
+        rule = FLOAT32.get(name) or BY_FLOAT64.get(name) or rule
     return Function(f"{name}_{element}", rule, [{"x": element, "s": "i32"}[a] for a in arguments])
 
 

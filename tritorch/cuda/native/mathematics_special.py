@@ -65,7 +65,12 @@ def erfcinv(x):
 
 
 def normcdf(x):
-    return ERFC(x * -math.sqrt(0.5)) * 0.5
+    """erfc(-x/√2)/2; what the argument lost to rounding is made good by the derivative."""
+    high, low = -math.sqrt(0.5), 4.833646656726456519e-17              # their sum is -√½
+    t = x * high
+    lost = x.fma(low, x.fma(high, -t))
+    lost = (abs(x) < math.inf).where(lost, 0.0)
+    return (ERFC(t) - lost * EXP(-(t * t)) * (2 / math.sqrt(math.pi))) * 0.5
 
 
 def erfcx(x):
