@@ -109,13 +109,13 @@ def to_integer(em, register, source, target, signed, lanes):
     width = max(32, WIDTH[target])
     signed = signed or width != WIDTH[target]
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1)) if signed else (0, 2**width)
-    under = x <= -1.0 if not signed else x < float(low)
-    over = x >= float(high)
-    unordered = x.compare("uno", x)
-    whole = (under | over | unordered).where(0.0, x).convert("fptosi" if signed else "fptoui", f"i{width}")
-    whole = over.where(high - 1, under.where(low, whole))
-    if 64 in (width, WIDTH[source]):
-        whole = unordered.where(1 << (width - 1), whole)
+    last = float(high) - 2.0 ** (high.bit_length() - 1 - {"f32": 24, "f64": 53}[source]) if width > 32 or source == "f32" else high - 1.0
+    held = (x < last).where(x, last)                                   # LLVM leaves a number outside, and NaN, undefined
+    held = (held > float(low)).where(held, float(low))
+    whole = held.convert("fptosi" if signed else "fptoui", f"i{width}")
+    if last != high - 1:
+        whole = (x >= float(high)).where(high - 1, whole)
+    whole = x.compare("uno", x).where(1 << (width - 1) if 64 in (width, WIDTH[source]) else 0, whole)
     return (whole.convert("trunc", target) if width != WIDTH[target] else whole).register
 
 
