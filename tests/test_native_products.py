@@ -38,8 +38,9 @@ class Compiled:
         if held:                                                # the operands' buffers have this type already
             kinds[:2] = [kind.of(held) for kind in kinds[:2]]
         buffers = [Buffer(em.set(f"load ptr, ptr {self.slot(em, i)}"), kind) for i, kind in enumerate([*kinds, kinds[2]])]
-        out, = products.RULES["tt.dot"](em, op, buffers[:3], None, **({"into": buffers[2 if in_place else 3]} if in_place is not None else {}))
-        if in_place is None:
+        into = {None: None, False: buffers[3], True: buffers[2]}[in_place]
+        out, = products.dot(em, op, buffers[:3], into=into)
+        if into is None:
             em.copy(buffers[3], out)
         em.line("ret void")
         text = "\n".join(["define void @kernel(ptr %arguments, ptr %scratch, i64 %first, i64 %last) {", "entry:", *em.lines, "}",
@@ -102,8 +103,8 @@ def matrices(M, N, K):
 
 
 TYPES = [("f32", "f32", "f32"), ("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("bf16", "bf16", "f16"),
-         ("f64", "f64", "f64"), ("i8", "i8", "i32"), ("f8E5M2", "f8E5M2", "f32"), ("f8E4M3FN", "f8E4M3FN", "f16"), ("f8E4M3FN", "f8E5M2", "f32"),
-         ("f8E4M3FNUZ", "f8E4M3FNUZ", "f32")]
+         ("f64", "f64", "f64"), ("i8", "i8", "i32"), ("f8E5M2", "f8E5M2", "f32"), ("f8E4M3FN", "f8E4M3FN", "f16"),
+         ("f8E4M3FN", "f8E5M2", "f32"), ("f8E4M3FNUZ", "f8E4M3FNUZ", "f32")]
 
 
 @pytest.mark.parametrize("elements", TYPES, ids="-".join)
@@ -112,8 +113,11 @@ def test_types(elements, sizes):
     run(matrices(*sizes), elements)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 1, 64), (2, 1, 4), (1, 2, 2), (1, 128, 16), (128, 1, 16), (64, 2, 1), (2, 128, 32), (128, 4, 64), (8, 8, 128),
-                                   (32, 8, 2), (16, 16, 16), (128, 16, 8), (64, 64, 32), (64, 128, 64), (128, 128, 128), (32, 256, 32)], ids=str)
+SHAPES = [(1, 1, 1), (1, 1, 64), (2, 1, 4), (1, 2, 2), (1, 128, 16), (128, 1, 16), (64, 2, 1), (2, 128, 32), (128, 4, 64), (8, 8, 128),
+          (32, 8, 2), (16, 16, 16), (128, 16, 8), (64, 64, 32), (64, 128, 64), (128, 128, 128), (32, 256, 32)]
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
 def test_shapes(sizes):
     run(matrices(*sizes), ("f32", "f32", "f32"))
 
@@ -157,7 +161,7 @@ def test_integers_wrap():
     assert (result == 16 * 128 * 128 - 2**31 - 1).all()
 
 
-@pytest.mark.parametrize("elements", [("f32", "f32", "f32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f16"), ("f64", "f64", "f64")], ids="-".join)
+@pytest.mark.parametrize("elements", [TYPES[0], TYPES[2], TYPES[3], TYPES[5]], ids="-".join)
 def test_nan_and_infinity(elements):
     shapes = matrices(8, 32, 16)
     a, b, c = operands(np.random.default_rng(3), shapes, elements)

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from . import elementwise
-from .emit import Buffer, Untranslatable, constant, llvm_type, storage_bytes
+from .emit import LANES, Buffer, Untranslatable, constant, llvm_type, storage_bytes
 from .ttir import type_of
 
 
@@ -138,8 +138,8 @@ class Evaluator:
         held, op = self.held.get(value), value.op
         if isinstance(held, Buffer):
             return self.from_buffer(held, value.type.shape, point)
-        if callable(held):
-            return held(point)
+        if held is not None:
+            return held.at(self, point)
         if op is None:
             raise Untranslatable(f"{value.name}: asked for before it is there")
         special = getattr(self, op.name.replace(".", "_"), None)
@@ -220,8 +220,7 @@ class Evaluator:
     def _affine(self, value, point):
         op, held = value.op, self.held.get(value)
         if held is not None:
-            found = getattr(held, "affine", None)
-            return found(point) if found else None
+            return None if isinstance(held, Buffer) else held.affine(self, point)
         if op is None:
             return None
         if op.name in VIEWS:
@@ -277,3 +276,26 @@ STRIDES = {
     "tt.bitcast": lambda a: a[1],
 } | dict.fromkeys([*(f"arith.{name}" for name in "divsi remsi divui remui andi ori xori minsi maxsi minui maxui shli shrsi shrui".split()),
                    "tt.int_to_ptr", "tt.ptr_to_int"], equal)
+
+
+class Loops:
+    """The loops over a tensor, in which a Point is: along the last dim of more than one element in steps of the lanes."""
+
+    def __init__(self, em, shape, lanes=LANES):
+        self.em, self.shape = em, shape
+        axes = [d for d, n in enumerate(shape) if n > 1]
+        self.axis = axes[-1] if axes else None
+        self.lanes = min(lanes, shape[self.axis]) if axes else 1
+        self.open = []
+
+    def __enter__(self):
+        indices = []
+        for d, n in enumerate(self.shape):
+            loop = self.em.loop("0", str(n), self.lanes if d == self.axis else 1)
+            self.open.append(loop)
+            indices.append(loop.__enter__())
+        return Point(tuple(indices), self.axis if self.lanes > 1 else None, self.lanes)
+
+    def __exit__(self, *error):
+        while self.open:
+            self.open.pop().__exit__(*error)

@@ -1,7 +1,7 @@
 """tt.dot: products of small matrices, out of registers.
 
-A tile of the result, some rows by some vectors of columns, stays in registers while k runs: each step loads vectors of a row of b, and one element of
-a for each row, which all lanes get. Types narrower than float32 are widened once, before; b is then laid out as the tiles read it.
+A tile of the result, some rows by some vectors of columns, stays in registers while k runs: each step loads vectors of a row of b, and one
+element of a for each row, which all lanes get. Types narrower than float32 are widened once, before, b into the tiles' own order.
 """
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .emit import Buffer, Untranslatable, llvm_type
 from .llvm import processor
 from .ttir import Type
 
-SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows and vectors of a tile: half of the registers are sums
+SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows, vectors of a tile: half of the registers
 NARROWEST = (16, 4, 2)                                          # of older processors
 STEPS = 4                                                       # of k in a turn of the loop
-WIDE, LARGE, TALL = 128, 8192, 32                               # b's columns and elements, a's rows from which a new layout is worth its time:
-                                                                # 128 × 64 × 256 has 96 instead of 74 GFLOP/s on one core of Zen 3 then
+WIDE, LARGE, TALL = 128, 8192, 32                               # b's columns and elements, a's rows from which a new layout pays: 128 × 64
+                                                                # by 64 × 256 has 96 instead of 74 GFLOP/s then, on one core of Zen 3
 
 
 class Tile(NamedTuple):
@@ -82,8 +82,8 @@ def widened(em, x, element):
 
 
 def columns_together(em, b, tile, element, M):
-    """b in the type that is computed in. If that is a new buffer, then it holds the first columns, as many as a tile has, of all rows, then the
-    next ones: (N / columns · K, columns). Rows that lie a multiple of 512 bytes apart share few places of the first cache."""
+    """b in the type that is computed in. If that is a new buffer, then it holds the first columns, as many as a tile has, of all rows, then
+    the next ones: (N / columns · K, columns). Rows that lie a multiple of 512 bytes apart share few places of the first cache."""
     *batch, K, N = b.type.shape
     if b.type.element == element and (N < WIDE or K * N < LARGE or M < TALL):
         return b

@@ -1,0 +1,268 @@
+"""Operators that move elements and change none: tt.reshape, tt.trans, tt.join, tt.split, tt.cat, tt.gather; and tt.histogram.
+
+Elements are moved as integers of their width.
+"""
+from __future__ import annotations
+
+from .emit import LANES, llvm_type, storage_bytes
+from .ttir import Type
+
+TILE = {1: 16, 2: 8, 4: 8, 8: 4}                # rows and columns that are transposed in registers, by the bytes of an element
+
+
+def place(em, *terms):
+    """The sum of index × stride, an i64; an index is a register or a number."""
+    number, register = 0, None
+    for index, stride in terms:
+        if not str(index).startswith("%"):
+            number += int(index) * stride
+            continue
+        term = index if stride == 1 else em.set(f"mul i64 {index}, {stride}")
+        register = term if register is None else em.set(f"add i64 {register}, {term}")
+    if register is None:
+        return str(number)
+    return em.set(f"add i64 {register}, {number}") if number else register
+
+
+def shuffled(em, element, lanes, value, indices, other=None):
+    """The lanes `indices` of a vector, or of two, of which the second is counted on from the first. One lane alone is a scalar."""
+    if len(indices) == 1:
+        return em.lane(value, element, lanes, indices[0])
+    if indices == list(range(lanes)):
+        return value
+    many = llvm_type(element, lanes)
+    mask = ", ".join(f"i32 {i}" for i in indices)
+    return em.set(f"shufflevector {many} {value}, {many} {other or 'poison'}, <{len(indices)} x i32> <{mask}>")
+
+
+def bits_of(buffer, shape=None):
+    """A buffer seen as integers."""
+    kind = buffer.type
+    return buffer.as_(Type(kind.shape if shape is None else shape, f"i{8 * storage_bytes(kind.element)}"))
+
+
+def reshape(em, op, operands, region):
+    return [operands[0].as_(op.results[0].type)]
+
+
+# ------------------------------------------------------------------ permutations
+def simplified(shape, order):
+    """A permutation without axes of one element, and with neighbours that stay neighbours as one: its shape and order."""
+    groups = []
+    for axis in order:
+        if shape[axis] == 1:
+            continue
+        if groups and all(shape[between] == 1 for between in range(groups[-1][-1] + 1, axis)) and groups[-1][-1] < axis:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    by_place = sorted(groups)
+    sizes = []
+    for group in by_place:
+        size = 1
+        for axis in group:
+            size *= shape[axis]
+        sizes.append(size)
+    return sizes, [by_place.index(group) for group in groups]
+
+
+def trans(em, op, operands, region):
+    source, kind = operands[0], op.results[0].type
+    shape, order = simplified(source.type.shape, op.attributes["order"])
+    if order == sorted(order):
+        return [source.as_(kind)]
+    result = em.allocate(kind)
+    width = storage_bytes(kind.element)
+    if order[-1] == len(order) - 1 and shape[-1] * width <= 8:               # short rows stay together: they are wider elements
+        width *= shape.pop()
+        order.pop()
+    element = f"i{8 * width}"
+    old, new = source.as_(Type(tuple(shape), element)), result.as_(Type(tuple(shape[axis] for axis in order), element))
+    if order[-1] == len(order) - 1:
+        move_rows(em, old, new, shape, order)
+    else:
+        move_tiles(em, old, new, shape, order)
+    return [result]
+
+
+def strides_of(shape):
+    """How far apart neighbours along each axis are, of an array row by row."""
+    strides, size = [], 1
+    for n in reversed(shape):
+        strides.insert(0, size)
+        size *= n
+    return strides
+
+
+def target_strides(shape, order):
+    """For each axis of the source, how far its neighbours are apart in the result."""
+    strides = strides_of([shape[axis] for axis in order])
+    return [strides[order.index(axis)] for axis in range(len(shape))]
+
+
+class Nest:
+    """Loops over several axes in each other. `sides` are (size, step, stride in the source, stride in the target)."""
+
+    def __init__(self, em, sides, body):
+        self.em, self.sides, self.body = em, sides, body
+
+    def __call__(self, *indices):
+        if len(indices) == len(self.sides):
+            source = place(self.em, *((i, side[2]) for i, side in zip(indices, self.sides)))
+            target = place(self.em, *((i, side[3]) for i, side in zip(indices, self.sides)))
+            return self.body(source, target)
+        with self.em.loop(0, *self.sides[len(indices)][:2]) as i:
+            self(*indices, i)
+
+
+def move_rows(em, old, new, shape, order):
+    """The last axis stays the last: vectors along it."""
+    froms, tos = strides_of(shape), target_strides(shape, order)
+    lanes = min(LANES, shape[-1])
+    Nest(em, [(shape[axis], lanes if axis == len(shape) - 1 else 1, froms[axis], tos[axis]) for axis in order],
+         lambda source, target: em.store(new, target, em.load(old, source, lanes), lanes))()
+
+
+def move_tiles(em, old, new, shape, order):
+    """The last axis is another: tiles of both axes that are the last are transposed in registers."""
+    froms, tos = strides_of(shape), target_strides(shape, order)
+    last, other = len(shape) - 1, order[-1]                                  # the last axes of the source and of the result
+    columns, rows = tile(shape[last], shape[other], TILE[storage_bytes(old.type.element)])
+    whole_source = columns == shape[last] and froms[other] == columns       # the tile lies in one piece
+    whole_target = rows == shape[other] and tos[last] == rows
+    size = rows * columns
+    reading, writing = size if whole_source else columns, size if whole_target else rows
+    lanes = min(LANES, reading, writing)
+    steps = {last: columns, other: rows}
+
+    def body(source, target):
+        vectors = [em.load(old, place(em, (source, 1), (i // reading, froms[other]), (i % reading, 1)), lanes) for i in range(0, size, lanes)]
+        vectors = transposed(em, old.type.element, lanes, vectors, rows, columns)
+        for i, vector in zip(range(0, size, lanes), vectors):
+            em.store(new, place(em, (target, 1), (i // writing, tos[last]), (i % writing, 1)), vector, lanes)
+
+    Nest(em, [(shape[axis], steps.get(axis, 1), froms[axis], tos[axis]) for axis in order], body)()
+
+
+def tile(columns, rows, side):
+    """How many columns and rows are moved at once: side x side, longer along one where there is less of the other."""
+    wide, high = min(columns, side), min(rows, side)
+    return min(columns, LANES, side * side // high), min(rows, LANES, side * side // wide)
+
+
+def transposed(em, element, lanes, vectors, rows, columns):
+    """rows x columns -> columns x rows, both row by row in vectors. A step turns the bits of the element's number by one: the elements of the upper
+    half go between those of the lower half, or, backwards, the odd ones go behind the even ones."""
+    count = len(vectors)
+    if count == 1:
+        return [shuffled(em, element, lanes, vectors[0], [row * columns + column for column in range(columns) for row in range(rows)])]
+    forwards, backwards = rows.bit_length() - 1, columns.bit_length() - 1
+    for _ in range(min(forwards, backwards)):
+        if forwards <= backwards:
+            vectors = [v for a, b in zip(vectors[:count // 2], vectors[count // 2:]) for v in interleaved(em, element, lanes, a, b)]
+        else:
+            pairs = [separated(em, element, lanes, a, b) for a, b in zip(vectors[::2], vectors[1::2])]
+            vectors = [even for even, _ in pairs] + [odd for _, odd in pairs]
+    return vectors
+
+
+def interleaved(em, element, lanes, a, b):
+    """a0 b0 a1 b1 …, in two vectors."""
+    both = [i // 2 + (i % 2) * lanes for i in range(2 * lanes)]
+    return [shuffled(em, element, lanes, a, half, b) for half in (both[:lanes], both[lanes:])]
+
+
+def separated(em, element, lanes, a, b):
+    """The elements of even and of odd numbers, of two vectors."""
+    return [shuffled(em, element, lanes, a, list(range(start, 2 * lanes, 2)), b) for start in (0, 1)]
+
+
+# ------------------------------------------------------------------ pairs
+def join(em, op, operands, region):
+    """A new last axis of two: the elements of both take turns."""
+    result = em.allocate(op.results[0].type)
+    a, b, out = map(bits_of, (*operands, result))
+    size, element = a.type.size, a.type.element
+    lanes = min(LANES, size)
+    with em.loop(0, size, lanes) as i:
+        values = [em.load(a, i, lanes), em.load(b, i, lanes)]
+        if lanes > 1:
+            values = interleaved(em, element, lanes, *values)
+        at = place(em, (i, 2))
+        em.store(out, at, values[0], lanes)
+        em.store(out, place(em, (at, 1), (lanes, 1)), values[1], lanes)
+    return [result]
+
+
+def split(em, op, operands, region):
+    """The opposite of join."""
+    results = [em.allocate(value.type) for value in op.results]
+    both, outs = bits_of(operands[0]), [bits_of(result) for result in results]
+    size, element = outs[0].type.size, both.type.element
+    lanes = min(LANES, size)
+    with em.loop(0, size, lanes) as i:
+        at = place(em, (i, 2))
+        values = [em.load(both, at, lanes), em.load(both, place(em, (at, 1), (lanes, 1)), lanes)]
+        if lanes > 1:
+            values = separated(em, element, lanes, *values)
+        for out, value in zip(outs, values):
+            em.store(out, i, value, lanes)
+    return results
+
+
+def cat(em, op, operands, region):
+    """One behind the other."""
+    result = em.allocate(op.results[0].type)
+    out, start = bits_of(result), 0
+    for part in map(bits_of, operands):
+        lanes = min(LANES, part.type.size)
+        with em.loop(0, part.type.size, lanes) as i:
+            em.store(out, place(em, (i, 1), (start, 1)), em.load(part, i, lanes), lanes)
+        start += part.type.size
+    return [result]
+
+
+# ------------------------------------------------------------------ by number
+def gather(em, op, operands, region):
+    """out[o, a, i] = source[o, index[o, a, i], i]. An index outside of the axis, of which Triton says nothing, reads some element of it."""
+    source, index = operands
+    axis, shape = op.attributes["axis"], source.type.shape
+    result = em.allocate(op.results[0].type)
+    old, new = bits_of(source), bits_of(result)
+    count, inner = shape[axis], strides_of(shape)[axis]
+    places, kind = index.type.shape[axis], index.type.element
+    along = int(inner == 1)                                                  # the lanes are along the axis, or along inner
+    lanes = min(LANES // 2, places if along else inner)
+    steps = (lanes, 1) if along else (1, lanes)
+    with em.loop(0, index.type.size // (places * inner)) as o, em.loop(0, places, steps[0]) as a, em.loop(0, inner, steps[1]) as i:
+        at = place(em, (o, places * inner), (a, inner), (i, 1))
+        numbers = em.load(index, at, lanes)
+        for lane in range(lanes):
+            number = em.lane(numbers, kind, lanes, lane)
+            number = em.set(f"sext {kind} {number} to i64") if kind != "i64" else number
+            number = em.set(f"and i64 {number}, {count - 1}")
+            value = em.load(old, place(em, (o, count * inner), (number, inner), (i, 1), (lane, 1 - along)), 1)
+            em.store(new, place(em, (at, 1), (lane, 1)), value, 1)
+    return [result]
+
+
+def histogram(em, op, operands, region):
+    """How often each of 0 … bins - 1 is among the numbers (where the mask is true); others are not counted."""
+    numbers, mask = operands[0], operands[1] if len(operands) > 1 else None
+    result = em.allocate(op.results[0].type)
+    bins, kind, counted = result.type.size, numbers.type.element, result.type.element
+    lanes = min(LANES, bins)
+    with em.loop(0, bins, lanes) as i:
+        em.store(result, i, em.number(0, counted, lanes), lanes)
+    with em.loop(0, numbers.type.size) as i:
+        number = em.load(numbers, i, 1)
+        number = em.set(f"sext {kind} {number} to i64") if kind != "i64" else number
+        counts = em.set(f"icmp ult i64 {number}, {bins}")
+        if mask:
+            counts = em.set(f"and i1 {counts}, {em.load(mask, i, 1)}")
+        with em.when(counts):
+            em.store(result, number, em.set(f"add {counted} {em.load(result, number, 1)}, 1"), 1)
+    return [result]
+
+
+RULES = {"tt.reshape": reshape, "tt.trans": trans, "tt.join": join, "tt.split": split, "tt.cat": cat, "tt.gather": gather, "tt.histogram": histogram}
