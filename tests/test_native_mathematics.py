@@ -177,7 +177,7 @@ def test_a_function_of_two_float32_is_within_two_ulp(float32, name):
 
 
 FAST = ["exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "sin", "cos", "sinpi", "cospi", "tan", "atan", "asin", "acos", "sinh", "cosh",
-        "exp10", "log10", "erfc", "rsqrt", "pow", "hypot", "atan2"]
+        "asinh", "acosh", "atanh", "exp10", "log10", "erfc", "rsqrt", "pow", "hypot", "atan2"]
 
 
 @np.errstate(all="ignore")

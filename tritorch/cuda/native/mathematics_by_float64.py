@@ -31,6 +31,16 @@ def log2_of_size(x):
     return log_at_edges(size.convert("fpext", "f64"), out)
 
 
+def log(x):
+    """Of a float64 that is not subnormal, to the accuracy that float32 needs."""
+    offset = 0x3FE6A09E667F3BCD                                        # √½
+    biased = (x.bits() - offset + (1023 << 52)).shifted_right(52)
+    mantissa = (x.bits() - (biased << 52) + (1023 << 52)).as_float()
+    exponent = (biased | 0x4330000000000000).as_float() - (2.0**52 + 1023)          # the bits of 2⁵² + biased
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    return log_at_edges(x, s.fma(polynomial(s * s, LOG2), exponent) * math.log(2))
+
+
 def exp2(x):
     """2ˣ for numbers whose result float32 has a use for."""
     x = clamped(x, -160.0, 130.0)
@@ -98,6 +108,22 @@ def cosh(x):
     return (power + 1.0 / power) * 0.5
 
 
+def asinh(x):
+    size = abs(x)
+    small = (size * size * size).fma(-1 / 6, size)
+    return (size < 2.0**-16).where(small, log(size + size.fma(size, 1.0).intrinsic("sqrt"))).copysign(x)
+
+
+def acosh(x):
+    return (x >= 1.0).where(log(x + ((x - 1.0) * (x + 1.0)).intrinsic("sqrt")), math.nan)
+
+
+def atanh(x):
+    size = abs(x)
+    small = (size * size * size).fma(1 / 3, size)
+    return (size < 2.0**-14).where(small, log((size + 1.0) / (1.0 - size)) * 0.5).copysign(x)
+
+
 def erfc(x):
     """exp of -x² and a polynomial in t = 1/(1 + |x|/2), times t."""
     size = abs(x)
@@ -113,5 +139,6 @@ def log10(x):
 
 BY_FLOAT64 = {name: in_double(rule) for name, rule in {
     "hypot": hypot, "atan2": atan2, "atan": lambda x: atan2(x, x.constant(1.0)), "asin": lambda x: atan2(x, other_leg(x)),
-    "acos": lambda x: atan2(other_leg(x), x), "sinh": sinh, "cosh": cosh, "erfc": erfc, "exp10": lambda x: exp2(x * math.log2(10)),
-    "normcdf": lambda x: erfc(x * -math.sqrt(0.5)) * 0.5}.items()} | {"pow": pow, "tan": tan, "log10": log10}
+    "acos": lambda x: atan2(other_leg(x), x), "sinh": sinh, "cosh": cosh, "asinh": asinh, "acosh": acosh, "atanh": atanh, "erfc": erfc,
+    "exp10": lambda x: exp2(x * math.log2(10)), "normcdf": lambda x: erfc(x * -math.sqrt(0.5)) * 0.5,
+}.items()} | {"pow": pow, "tan": tan, "log10": log10}
