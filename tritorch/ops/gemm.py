@@ -114,7 +114,8 @@ def _scalar(value, dtype):
 
 
 def hardware():
-    """(multiprocessors, shared memory of a block in bytes, major compute capability); None: the simulated device wants its own tiles."""
+    """(multiprocessors, shared memory of a block in bytes, major compute capability, 0 where kernels run on the processors of the host);
+    None: the simulated device wants its own tiles."""
     if not tile(1, 0):
         return None
     return _facts(current_device())
@@ -123,7 +124,7 @@ def hardware():
 @lru_cache
 def _facts(index):
     facts = driver.current().device_properties(index)
-    return facts.multi_processor_count, facts.shared_memory_per_block_optin, facts.major
+    return facts.multi_processor_count, facts.shared_memory_per_block_optin, 0 if driver.current().name == "native" else facts.major
 
 
 driver.watchers.append(_facts.cache_clear)

@@ -139,6 +139,11 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         block_k = min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), side)
         splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
+    if machine[2] == 0:                                                  # by M: a few tiles for each processor; by caches: the rest
+        import os
+        BM,BN,BK=map(int,os.environ.get("NB","64,128,64").split(","))
+        block_m = min(max(next_power_of_2(M),16), BM)
+        return [(0, _plain(block_m, min(max(next_power_of_2(N), 16), BN), min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), BK), 4, 1, 1))]
     found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
         tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1       # one warp waits for each of its blocks of K, or others are there

@@ -36,12 +36,14 @@ class Control:
     def ops(self, block):
         """Every operator of a block; gives the values whose last reader is what ends it."""
         last, self.yielded = last_uses(block), []
+        outside, self.here = self.here, {*block.arguments, *(result for op in block.ops for result in op.results)}
         for op in block.ops:
             self.op(op)
             if op.name not in ENDS:
                 self.late += last.pop(op, ())
                 if not self.groups:
                     self.let_go()
+        self.here = outside
         return [value for values in last.values() for value in values]
 
     @contextlib.contextmanager
@@ -137,6 +139,8 @@ class Control:
         for value, argument in zip(self.yielded, carried):
             if argument.type.shape and value is not argument and not isinstance(self.held[argument], Moving):
                 source = self.held.get(value)
+                if source is self.held[argument]:
+                    continue
                 carried_too = any(source is self.held[other] for other in carried if other.type.shape)
                 if not isinstance(source, Buffer) or carried_too:
                     temporary = self.em.allocate(value.type)

@@ -14,6 +14,7 @@ from . import accesses, elementwise, products, reductions, shapes, ttir
 from .control import ENDS, Control
 from .emit import Buffer, Emitter, Untranslatable, llvm_type
 from .points import VIEWS, Evaluator, Loops, Point, dense, flat
+from .ttir import Type
 
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
 MOST = 16                                       # operators in what is computed again wherever it is needed
@@ -43,10 +44,13 @@ def lower(text: str) -> Lowered:
 
 
 class Group:
-    """Pending operators of one shape, which become one loop."""
+    """Pending operators of one shape, which become one loop, with vectors along `axis` (None: any will do)."""
 
-    def __init__(self, shape):
-        self.shape, self.ops = shape, []
+    def __init__(self, shape, axis):
+        self.shape, self.axis, self.ops = shape, axis, []
+
+    def takes(self, shape, axis):
+        return self.shape == shape and (axis is None or self.axis in (None, axis))
 
 
 class Lowering(Control):
@@ -57,6 +61,7 @@ class Lowering(Control):
         self.groups, self.group_of = [], {}             # pending: groups in order; op -> group
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
         self.cost = {}                                  # of values that are free: operators to compute them
+        self.here = set()                               # the values of the block that is being written
         self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
@@ -146,7 +151,7 @@ class Lowering(Control):
         else:
             elementwise.refuse(op)
 
-    def wait(self, op, shape):
+    def wait(self, op, shape, axis=None):
         """Join the first loop that has what the operator needs."""
         after = -1
         for operand in op.operands:
@@ -154,13 +159,14 @@ class Lowering(Control):
                 group = self.group_of.get(source.op)
                 if group is not None:
                     place = self.groups.index(group)
-                    after = max(after, place if group.shape == shape and source is operand else place + 1)
+                    after = max(after, place if group.takes(shape, axis) and source is operand else place + 1)
         for group in self.groups[max(after, 0):]:
-            if group.shape == shape:
+            if group.takes(shape, axis):
                 break
         else:
-            group = Group(shape)
+            group = Group(shape, axis)
             self.groups.append(group)
+        group.axis = axis if group.axis is None else group.axis
         group.ops.append(op)
         self.group_of[op] = group
 
@@ -182,13 +188,14 @@ class Lowering(Control):
         self.let_go()
 
     def emit(self, group):
-        kept = {}
-        inside = set(group.ops)
+        kept, inside = {}, set(group.ops)
+        order = sorted(range(len(group.shape)), key=lambda d: d == group.axis)      # of dims in the buffers that the loop writes
         for op in group.ops:
             for result in op.results:
                 if any(user not in inside for user in result.users):
-                    kept[result] = self.em.allocate(result.type)
-        with Loops(self.em, group.shape) as point:
+                    kept[result] = self.em.allocate(Type(tuple(group.shape[d] for d in order), result.type.element, result.type.pointee))
+        with Loops(self.em, group.shape, axis=group.axis) as point:
+            place = flat(self.em, [group.shape[d] for d in order], [point.indices[d] for d in order]) if kept else ""
             for op in group.ops:
                 if op.name == "tt.store":
                     accesses.store(self.at, op, point)
@@ -196,8 +203,11 @@ class Lowering(Control):
                     point.known[op.results[0], point.indices, point.lanes] = accesses.load(self.at, op, point)
                 for result in op.results:
                     if result in kept:
-                        self.em.store(kept[result], self.index(result.type.shape, point), self.at.spread(result, point), point.lanes)
-        self.held.update(kept)
+                        self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
+        for result, buffer in kept.items():
+            self.held[result] = shapes.permuted(self.em, buffer, result.type, [order.index(d) for d in range(len(order))])
+            if (self.held[result].owner or self.held[result]) is not buffer:
+                self.em.release(buffer)
 
     def index(self, shape, point):
         return flat(self.em, shape, point.indices)
@@ -210,7 +220,7 @@ class Lowering(Control):
             self.held[op.results[0]] = accesses.load(self.at, op, Point((), None, 1))[0]
             return
         self.keep_order(op, pointer)
-        self.wait(op, pointer.type.shape)
+        self.wait(op, pointer.type.shape, self.at.direction(pointer))
 
     def tt_store(self, op):
         pointer = op.operands[0]
@@ -219,7 +229,7 @@ class Lowering(Control):
             accesses.store(self.at, op, Point((), None, 1))
             return
         self.keep_order(op, pointer)
-        self.wait(op, pointer.type.shape)
+        self.wait(op, pointer.type.shape, self.at.direction(pointer))
 
     def keep_order(self, op, pointer):
         """Write the loops that wait if one of them may touch the same memory, other than loads before a load, or at the same addresses
@@ -259,9 +269,19 @@ class Lowering(Control):
     def structural(self, op):
         self.flush()
         operands = [self.buffer(o) if o.type.shape else self.at.scalar(o) for o in op.operands]
-        results = STRUCTURAL[op.name](self.em, op, operands, self.region)
+        if op.name == "tt.dot" and self.own(op.operands[2], op):
+            results = products.dot(self.em, op, operands, self.region, into=operands[2])
+        else:
+            results = STRUCTURAL[op.name](self.em, op, operands, self.region)
         for result, held in zip(op.results, results):
             self.held[result] = held
+
+    def own(self, value, op):
+        """Whether an operator may write over a value of its own type: nobody else, and no other turn of a loop, reads it."""
+        if value.users != [op] or value.type != op.results[0].type or value not in self.here:
+            return False
+        owner = self.held[value].owner or self.held[value]
+        return sum(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()) == 1
 
     def buffer(self, value):
         """A value in memory."""

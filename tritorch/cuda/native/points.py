@@ -233,6 +233,43 @@ class Evaluator:
             return self.tt_make_range(op, first)[0], 1
         return self._affine_of(op, point) if op.name in STRIDES else None
 
+    def along(self, value, axis):
+        """The stride of `affine` along a dim, by the operators alone; None where it is not known."""
+        op, held = value.op, self.held.get(value)
+        if held is not None and value.type.shape:
+            return None if isinstance(held, Buffer) else self.along(held.initial, axis)
+        if axis is None or value.type.shape[axis] == 1:
+            return 0
+        if op is None:
+            return None
+        if op.name == "tt.broadcast":
+            return self.along(op.operands[0], axis)
+        if op.name == "tt.expand_dims":
+            return self.along(op.operands[0], axis - (axis > op.attributes["axis"]))
+        if op.name in ("tt.splat", "arith.constant", "tt.make_range"):
+            return int(op.name == "tt.make_range")
+        if op.name not in STRIDES:
+            return None
+        parts = [(self.fixed(operand), self.along(operand, axis)) for operand in op.operands]
+        return None if any(stride is None for _, stride in parts) else STRIDES[op.name](*parts)
+
+    @staticmethod
+    def fixed(value):
+        """A constant's number, else a register's name."""
+        while value.op is not None and value.op.name in ("tt.splat", *VIEWS):
+            value = value.op.operands[0]
+        found = dense(value.op) if value.op is not None and value.op.name == "arith.constant" else None
+        return found if isinstance(found, str) else "%"
+
+    def direction(self, pointer):
+        """The dim along which addresses follow each other, the last where none is known to be."""
+        shape = pointer.type.shape
+        axes = [d for d, n in enumerate(shape) if n > 1]
+        for axis in reversed(axes):
+            if self.along(pointer, axis) == 1:
+                return axis
+        return axes[-1] if axes else None
+
     def _affine_of(self, op, point):
         parts = [self.affine(operand, point) for operand in op.operands]
         if None in parts:
@@ -279,21 +316,21 @@ STRIDES = {
 
 
 class Loops:
-    """The loops over a tensor, in which a Point is: along the last dim of more than one element in steps of the lanes."""
+    """The loops over a tensor, in which a Point is: along `axis`, else the last dim of more than one element, in steps of the lanes."""
 
-    def __init__(self, em, shape, lanes=LANES):
+    def __init__(self, em, shape, lanes=LANES, axis=None):
         self.em, self.shape = em, shape
         axes = [d for d, n in enumerate(shape) if n > 1]
-        self.axis = axes[-1] if axes else None
+        self.axis = axis if axis is not None else axes[-1] if axes else None
         self.lanes = min(lanes, shape[self.axis]) if axes else 1
         self.open = []
 
     def __enter__(self):
-        indices = []
-        for d, n in enumerate(self.shape):
-            loop = self.em.loop("0", str(n), self.lanes if d == self.axis else 1)
+        indices = ["0"] * len(self.shape)
+        for d in sorted(range(len(self.shape)), key=lambda d: d == self.axis):
+            loop = self.em.loop("0", str(self.shape[d]), self.lanes if d == self.axis else 1)
             self.open.append(loop)
-            indices.append(loop.__enter__())
+            indices[d] = loop.__enter__()
         return Point(tuple(indices), self.axis if self.lanes > 1 else None, self.lanes)
 
     def __exit__(self, *error):

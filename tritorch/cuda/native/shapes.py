@@ -67,10 +67,14 @@ def simplified(shape, order):
 
 
 def trans(em, op, operands, region):
-    source, kind = operands[0], op.results[0].type
-    shape, order = simplified(source.type.shape, op.attributes["order"])
+    return [permuted(em, operands[0], op.results[0].type, op.attributes["order"])]
+
+
+def permuted(em, source, kind, order):
+    """A buffer whose dim i is the source's dim order[i], of type `kind`; the source itself where no element moves."""
+    shape, order = simplified(source.type.shape, order)
     if order == sorted(order):
-        return [source.as_(kind)]
+        return source.as_(kind)
     result = em.allocate(kind)
     width = storage_bytes(kind.element)
     if order[-1] == len(order) - 1 and shape[-1] * width <= 8:               # short rows stay together: they are wider elements
@@ -82,7 +86,7 @@ def trans(em, op, operands, region):
         move_rows(em, old, new, shape, order)
     else:
         move_tiles(em, old, new, shape, order)
-    return [result]
+    return result
 
 
 def strides_of(shape):
