@@ -1,4 +1,4 @@
-"""Conversions between number types as a GPU makes them, as lines of LLVM IR: those LLVM lacks (bf16, fp8) or leaves undefined (float to integer).
+"""Conversions between number types as a GPU makes them, as lines of LLVM IR: those LLVM lacks or leaves undefined.
 
 bf16 is held as its bits in an i16, fp8 as its bits in an i8. What LLVM lacks is made in float32 and in integers of its width.
 """
@@ -10,7 +10,8 @@ from .vectors import WIDTH, Lanes
 
 
 class Float8(NamedTuple):
-    """exponent and mantissa bits, the bias; "ieee" has infinities, "finite" none and one NaN of each sign, "unsigned_zero" one NaN: that of -0."""
+    """Bits of the mantissa, the exponent's bias, and what is special: "ieee" has infinities, "finite" none and one NaN of each sign,
+    "unsigned_zero" one NaN in the place of -0."""
     mantissa: int
     bias: int
     kind: str
@@ -50,9 +51,9 @@ def _widen8(x, form):
 
 
 def narrow(em, register, element, lanes, rounding="rtne"):
-    """float32 in a narrower floating type, to nearest with ties to even ("rtne") or towards zero ("rtz"). Gives the register of that type's bits.
+    """float32 in a narrower floating type, to nearest with ties to even ("rtne") or towards zero ("rtz"). Gives the register of its bits.
 
-    fp8: numbers past the largest become it in f8E4M3FN, infinity in f8E5M2 and NaN in the others, as on the simulated device and in ml_dtypes.
+    Numbers past the largest become it in f8E4M3FN, infinity in f8E5M2 and NaN in the other float8 types. KeyError: no such rounding.
     """
     x = Lanes(em, register, "f32", lanes)
     if rounding not in ("rtne", "rtz") or (rounding == "rtz" and element in FLOAT8):
@@ -100,21 +101,21 @@ def _narrow8(x, form):
 
 
 def to_integer(em, register, source, target, signed, lanes):
-    """float32 or float64 to an integer as PTX's cvt.rzi does it: towards zero and saturating, in 32 or 64 bits, of which a narrower `target`
-    takes the low ones. NaN is 0 between 32-bit types, else the highest bit alone."""
+    """float32 or float64 to an integer as PTX's cvt.rzi does it: towards zero and saturating, in 32 or 64 bits, of which a narrower
+    `target` takes the low ones. NaN is 0 between 32-bit types, else the highest bit alone."""
     x = Lanes(em, register, source, lanes)
     if target == "i1":
         return x.differs(0.0).register
     width = max(32, WIDTH[target])
     signed = signed or width != WIDTH[target]
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1)) if signed else (0, 2**width)
-    under = x <= -1.0 if not signed else x < float(low)
-    over = x >= float(high)
-    unordered = x.compare("uno", x)
-    whole = (under | over | unordered).where(0.0, x).convert("fptosi" if signed else "fptoui", f"i{width}")
-    whole = over.where(high - 1, under.where(low, whole))
-    if 64 in (width, WIDTH[source]):
-        whole = unordered.where(1 << (width - 1), whole)
+    last = float(high) - 2.0 ** (high.bit_length() - 1 - {"f32": 24, "f64": 53}[source]) if width > 32 or source == "f32" else high - 1.0
+    held = (x < last).where(x, last)                                   # LLVM leaves a number outside, and NaN, undefined
+    held = (held > float(low)).where(held, float(low))
+    whole = held.convert("fptosi" if signed else "fptoui", f"i{width}")
+    if last != high - 1:
+        whole = (x >= float(high)).where(high - 1, whole)
+    whole = x.compare("uno", x).where(1 << (width - 1) if 64 in (width, WIDTH[source]) else 0, whole)
     return (whole.convert("trunc", target) if width != WIDTH[target] else whole).register
 
 

@@ -1,4 +1,7 @@
-"""Functions of the C library, a call for each lane. float32 goes by the float64 function: its result, rounded, is off by hardly more than half an ulp."""
+"""Functions of the C library, a call for each lane; and how a function of LLVM is defined.
+
+float32 goes by the function of float64, whose result, rounded, is off by hardly more than half an ulp.
+"""
 from __future__ import annotations
 
 from .vectors import Body, Lanes, type_name
@@ -47,7 +50,8 @@ def define(symbol, rule, types, lanes, more=""):
     out = rule(*(Lanes(body, f"%x{i}", t, lanes) for i, t in enumerate(types)))
     given = ", ".join(f"{type_name(t, lanes)} %x{i}" for i, t in enumerate(types))
     lines = "".join(f"  {line}\n" for line in body.lines)
-    return body.needs | {symbol: f"define internal {out.type} {symbol}({given}) {ATTRIBUTES} {more}{{\n{lines}  ret {out.type} {out.register}\n}}"}
+    head = f"define internal {out.type} {symbol}({given}) {ATTRIBUTES} {more}"
+    return body.needs | {symbol: f"{head}{{\n{lines}  ret {out.type} {out.register}\n}}"}
 
 
 def rarely(condition, name, rule, x, otherwise):

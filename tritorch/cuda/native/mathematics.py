@@ -1,8 +1,9 @@
 """Mathematical functions as LLVM IR: those of MLIR's math dialect, Triton's own and every symbol of libdevice.
 
 `function("exp", "f32", 16)` gives the symbol to call with a <16 x float> and the texts it needs in the module. A rule is a Python function
-of `Lanes` (vectors.py); which rule a name has is told by the tables here. The fast ones of float32 are in mathematics_float32.py, rare ones
-in mathematics_special.py, those of integers and bits in mathematics_integers.py, the rest are LLVM's own or the C library's (libm.py).
+of `Lanes` (vectors.py); which rule a name has is told by the tables here. The fast ones of float32 are in mathematics_float32.py and
+mathematics_by_float64.py, rare ones in mathematics_special.py, those of integers and bits in mathematics_integers.py, the rest are LLVM's
+own or the C library's (libm.py).
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .libm import by_libm, call_by_lane, define
+from .mathematics_by_float64 import BY_FLOAT64
 from .mathematics_float32 import FLOAT32
 from .mathematics_integers import INTEGERS, ROUNDING, conversion, stepped, to_integer
 from .mathematics_special import SPECIAL, fdim
@@ -59,17 +61,18 @@ def rounded_to_long(intrinsic):
     return lambda x: to_integer(x.intrinsic(intrinsic), "i64", True)
 
 
-LIBM = ("exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-        "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "lgamma", "tgamma", "j0", "j1", "y0", "y1")
-LIBM_OF_TWO = ("atan2", "hypot", "pow", "fmod", "remainder")
+LIBM = ("exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc lgamma tgamma "
+        "j0 j1 y0 y1").split()
+LIBM_OF_TWO = "atan2 hypot pow fmod remainder".split()
+ARGUMENTS = {"rhypot": "xx", "norm3d": "xxx", "norm4d": "xxxx", "rnorm3d": "xxx", "rnorm4d": "xxxx"}
 INTRINSIC = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "roundeven", "nearbyint": "roundeven", "round": "round",
-             "sqrt": "sqrt", "absf": "fabs", "fabs": "fabs", "roundeven": "roundeven"}
+             "sqrt": "sqrt", "fabs": "fabs", "roundeven": "roundeven"}
 
 # name: rule, its arguments (x: the element, s: i32)
 FLOATING = {name: (by_libm(name), "x") for name in LIBM}
 FLOATING |= {name: (by_libm(name), "xx") for name in LIBM_OF_TWO}
 FLOATING |= {name: (plain(intrinsic), "x") for name, intrinsic in INTRINSIC.items()}
-FLOATING |= {name: (rule, "x" * {"rhypot": 2, "norm3d": 3, "norm4d": 4, "rnorm3d": 3, "rnorm4d": 4}.get(name, 1)) for name, rule in SPECIAL.items()}
+FLOATING |= {name: (rule, ARGUMENTS.get(name, "x")) for name, rule in SPECIAL.items()}
 FLOATING |= {
     "rsqrt": (lambda x: 1.0 / x.intrinsic("sqrt"), "x"), "fma": (plain("fma"), "xxx"), "copysign": (plain("copysign"), "xx"),
     "fdim": (fdim, "xx"), "nextafter": (next_after, "xx"), "saturate": (saturated, "x"),
@@ -80,6 +83,7 @@ FLOATING |= {
     "isfinite": (flag(lambda x: abs(x) < math.inf), "x"), "signbit": (flag(lambda x: x.bits() < 0), "x"),
     "precise_sqrt": (plain("sqrt"), "x"), "precise_divf": (lambda x, y: x / y, "xx"), "fast_divide": (lambda x, y: x / y, "xx"),
 }
+MATH = {"absf": "fabs", "powf": "pow"}                                                 # what the math dialect calls otherwise
 INTEGER = {"absi": (abs, 1), "mulhiui": (INTEGERS["umulhi"][0], 2)}                    # of the math dialect and Triton: rule, arguments
 
 # Symbols of libdevice that are not the name, with an f behind it for float32
@@ -145,7 +149,9 @@ class Function(NamedTuple):
 def _typed(name, element):
     """A function of FLOATING for one element type."""
     rule, arguments = FLOATING[name]
-    return Function(f"{name}_{element}", FLOAT32.get(name, rule) if element == "f32" else rule, [{"x": element, "s": "i32"}[a] for a in arguments])
+    if element == "f32":
+        rule = FLOAT32.get(name) or BY_FLOAT64.get(name) or rule
+    return Function(f"{name}_{element}", rule, [{"x": element, "s": "i32"}[a] for a in arguments])
 
 
 def _directed_symbol(name):
@@ -174,7 +180,7 @@ def _definition(name, element, lanes):
     if name.startswith("__nv_"):
         found = _libdevice(name[5:])
     elif element in ("f32", "f64"):
-        found = _typed(name, element)
+        found = _typed(MATH.get(name, name), element)
     else:
         rule, arguments = INTEGER[name]
         found = Function(f"{name}_{element}", rule, [element] * arguments)
@@ -183,11 +189,11 @@ def _definition(name, element, lanes):
 
 
 def function(name: str, element: str, lanes: int) -> tuple[str, dict[str, str]]:
-    """The symbol of a mathematical function of registers of `lanes` elements, and the texts of LLVM IR it needs, by symbol, each once a module.
+    """The symbol of a mathematical function of registers of `lanes` elements, and the texts of LLVM IR that a module needs, by symbol.
 
-    `name` is one of the math dialect without "math." ("exp", "absf", "fma"), of Triton without "tt." ("precise_sqrt", "mulhiui") or a symbol
-    of libdevice ("__nv_tanhf"), whose types are its own, whatever `element` ("f32", "f64", or an integer's for integers) says. Arguments
-    and result are vectors of the types that its declaration in Triton has; truths are i32. KeyError for a name there is no rule for.
+    `name` is one of the math dialect without "math." ("exp", "absf", "fma"), of Triton without "tt." ("precise_sqrt", "mulhiui") or a
+    symbol of libdevice ("__nv_tanhf"), whose types are its own, whatever `element` ("f32", "f64", or an integer's for integers) says.
+    Arguments and result have the types of its declaration in Triton, `lanes` of each; truths are i32. KeyError: a name without a rule.
 
     >>> symbol, texts = function("sqrt", "f32", 4)
     >>> symbol

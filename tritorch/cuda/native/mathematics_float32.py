@@ -1,4 +1,4 @@
-"""Fast functions of float32: range reduction and a polynomial on whole registers; no tables, and calls only where sin and cos are past 2²⁷.
+"""Fast functions of float32: range reduction and a polynomial on whole registers; no tables, and calls only for sin and cos past 2²⁷.
 
 The polynomials are minimax fits of our own (Lawson's weighted least squares in float64 on 600 Chebyshev nodes, the targets computed to 40
 digits, coefficients rounded to float32 one after another, the rest fitted anew each time). `fit` below is the largest relative error of the
@@ -30,12 +30,6 @@ ERF = (7.806903158780187e-05, -0.0007997853099368513, 0.005187162198126316, -0.0
        -0.3761262595653534, 0.12837916612625122)                                                                     # 2^-29.4
 LOG_ERFC = (-2.1098810975672677e-05, 0.00043449518852867186, -0.0041711716912686825, 0.025119604542851448, -0.1082802340388298,
             -0.6333468556404114, -1.1295149326324463, 0.00017468321311753243)                            # of erf from 0.92: 2^-34.2
-ATAN = (-0.0017821441870182753, 0.010866271331906319, -0.0310935340821743, 0.05787887051701546, -0.08399207890033722, 0.10950861126184464,
-        -0.1426401436328888, 0.1999852955341339, -0.33333298563957214)                                               # 2^-28.5
-LOG2_DOUBLE = (0.28291725666241424, 0.31990461759749267, 0.4122092752689755, 0.5770779421837025, 0.9617966941136916,
-               2.8853900817778504)                                                                                   # 2^-45.1
-EXP2_DOUBLE = (1.5196044078092672e-05, 0.00015466882365825199, 0.0013333936561185488, 0.009618037769577575, 0.05550410362988177,
-               0.2402265106877426, 0.6931471807056903)                                                               # 2^-34.3
 
 
 def clamped(x, low, high):
@@ -173,15 +167,22 @@ def erf(x):
     return (size > 0.92).where(large, small).copysign(x)
 
 
-def sine_and_cosine(x):
-    """Of x less n π/2, and n; the subtraction in float64."""
+def polynomials(x):
+    """sin and cos for |x| up to π/4."""
+    square = x * x
+    return (square * x).fma(polynomial(square, SIN), x), (square * square).fma(polynomial(square, COS), square.fma(-0.5, 1.0))
+
+
+def quarter_turns(x):
+    """x less n π/2 in float64, and n."""
     wide = x.convert("fpext", "f64")
     n, whole = nearest(wide, 2 / PI)
-    rest = n.fma(-6.123233995736766e-17, n.fma(-PI / 2, wide)).convert("fptrunc", "f32")
-    square = rest * rest
-    sine = (square * rest).fma(polynomial(square, SIN), rest)
-    cosine = (square * square).fma(polynomial(square, COS), square.fma(-0.5, 1.0))
-    return sine, cosine, whole.convert("trunc", "i32")
+    return n.fma(-6.123233995736766e-17, n.fma(-PI / 2, wide)), whole.convert("trunc", "i32")
+
+
+def sine_and_cosine(x):
+    rest, n = quarter_turns(x)
+    return *polynomials(rest.convert("fptrunc", "f32")), n
 
 
 def quarter(sine, cosine, n):
@@ -206,47 +207,25 @@ def cos(x):
     return large_by_libm("cos", x, quarter(sine, cosine, n + 1))
 
 
-def log2_double(x):
-    """log2 |x| in float64: with s = (m - 1)/(m + 1), 2 atanh(s) / ln 2."""
-    size = abs(x)
-    exponent, mantissa = split_any(size)
-    mantissa = mantissa.convert("fpext", "f64")
-    s = (mantissa - 1.0) / (mantissa + 1.0)
-    out = s.fma(polynomial(s * s, LOG2_DOUBLE), exponent.convert("fpext", "f64"))
-    special = size.equals(0.0).where(-math.inf, size)
-    return ((size > 0.0) & (size < math.inf)).where(out, special.convert("fpext", "f64"))
+def half_turns(x):
+    """sin and cos of π (x less n/2), and n; numbers from 2²⁴ on are even."""
+    x = (abs(x) >= 2.0**24).where(x - x, x)
+    n, whole = nearest(x.convert("fpext", "f64"), 2.0)
+    rest = n.fma(-0.5, x.convert("fpext", "f64")) * PI
+    return *polynomials(rest.convert("fptrunc", "f32")), whole.convert("trunc", "i32")
 
 
-def exp2_double(x):
-    """2ˣ in float64, rounded to float32."""
-    x = clamped(x, -160.0, 130.0)
-    n, whole = nearest(x, 1.0)
-    r = x - n
-    y = polynomial(r, EXP2_DOUBLE).fma(r, 1.0)
-    return y * ((whole + 1023) << 52).as_float()
+def sinpi(x):
+    """Of whole numbers it is a 0 of their sign."""
+    sine, cosine, n = half_turns(x)
+    whole = x.equals(x.intrinsic("trunc")) & (abs(x) < math.inf)
+    return whole.where(x.constant(0.0).copysign(x), quarter(sine, cosine, n))
 
 
-def pow(x, y):
-    """2^(y log2 |x|) in float64; the sign and the special cases are those of C's pow."""
-    exponent = y.convert("fpext", "f64")
-    size = exp2_double(exponent * log2_double(x)).convert("fptrunc", "f32")
-    half = y * 0.5
-    whole = y.equals(y.intrinsic("floor"))
-    odd = whole & half.differs(half.intrinsic("floor")) & (abs(y) < 2.0**24)
-    negative = x.bits() < 0
-    out = (negative & odd).where(-size, size)
-    lost = (x < 0.0) & (x > -math.inf) & y.differs(y.intrinsic("floor")) & (abs(y) < math.inf)
-    out = lost.where(math.nan, out)
-    one = x.equals(1.0) | y.equals(0.0) | (x.equals(-1.0) & abs(y).equals(math.inf))
-    return one.where(1.0, out)
-
-
-def hypot(x, y):
-    """In float64 the squares neither overflow nor vanish."""
-    a, b = x.convert("fpext", "f64"), y.convert("fpext", "f64")
-    root = a.fma(a, b * b).intrinsic("sqrt").convert("fptrunc", "f32")
-    return (abs(x).equals(math.inf) | abs(y).equals(math.inf)).where(math.inf, root)
+def cospi(x):
+    sine, cosine, n = half_turns(x)
+    return quarter(sine, cosine, n + 1) + 0.0
 
 
 FLOAT32 = {"exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log1p": log1p, "tanh": tanh, "erf": erf, "sin": sin,
-           "cos": cos, "pow": pow, "hypot": hypot}
+           "cos": cos, "sinpi": sinpi, "cospi": cospi}

@@ -65,7 +65,12 @@ def erfcinv(x):
 
 
 def normcdf(x):
-    return ERFC(x * -math.sqrt(0.5)) * 0.5
+    """erfc(-x/√2)/2; what the argument lost to rounding is made good by the derivative."""
+    high, low = -math.sqrt(0.5), 4.833646656726456519e-17              # their sum is -√½
+    t = x * high
+    lost = x.fma(low, x.fma(high, -t))
+    lost = (abs(x) < math.inf).where(lost, 0.0)
+    return (ERFC(t) - lost * EXP(-(t * t)) * (2 / math.sqrt(math.pi))) * 0.5
 
 
 def erfcx(x):
@@ -76,7 +81,7 @@ def erfcx(x):
     product = head.fma(lost, head) * ERFC(x)
     inverse = 1.0 / square
     series = polynomial(inverse, [math.prod(range(1, 2 * k, 2)) * (-0.5) ** k for k in range(12, -1, -1)]) / (x * math.sqrt(math.pi))
-    return (x > 10.0).where(series, (x < -27.0).where(math.inf, product))
+    return (x > 10.0).where(series, (x < -26.6288).where(math.inf, product))
 
 
 def bessel_i(order):
