@@ -1,7 +1,7 @@
 """Writes LLVM IR: registers, loops, and buffers that hold the elements of a tensor.
 
-A register is its text ("%v7", or a number). `lanes` elements together are a vector, one element is a scalar. An element in a register has the type
-of `llvm_type`: floats as they are, but bfloat16 and float8 as their bits, pointers as addresses. In a buffer an i1 is a byte.
+A register is its text ("%v7", or a number). `lanes` elements together are a vector, one element is a scalar. An element in a register has
+the type of `llvm_type`: floats as they are, but bfloat16 and float8 as their bits, pointers as addresses. In a buffer an i1 is a byte.
 
     em = Emitter()
     with em.loop("0", "1024", 16) as i:                 # i64 registers, or numbers
@@ -11,8 +11,10 @@ of `llvm_type`: floats as they are, but bfloat16 and float8 as their bits, point
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
 
 from .ttir import Type
 
@@ -35,26 +37,16 @@ def storage(element):
 
 
 def constant(number, element):
-    """A Python number as LLVM writes it."""
-    if element in ("f32", "f16"):
-        import numpy as np
-
-        exact = float(np.dtype({"f32": "f4", "f16": "f2"}[element]).type(number))
-        bits = int(np.float64(exact).view(np.uint64))
-        return f"0x{bits:016X}" if element == "f32" or not math.isfinite(exact) else repr_half(exact)
-    if element == "f64":
-        import numpy as np
-
-        return f"0x{int(np.float64(number).view(np.uint64)):016X}"
+    """A Python number as LLVM writes it: floats by their bits, float32 as those of the same number in float64."""
+    if element == "f16":
+        return f"0xH{int(np.float16(number).view(np.uint16)):04X}"
+    if element in ("f32", "f64"):
+        return f"0x{int(np.float64(np.float32(number) if element == 'f32' else number).view(np.uint64)):016X}"
+    if element == "bf16":
+        return str(int(np.float32(number).astype(ml_dtypes.bfloat16).view(np.uint16)))
     if element == "i1":
         return "true" if number else "false"
     return str(int(number))
-
-
-def repr_half(exact):
-    import numpy as np
-
-    return f"0xH{int(np.float16(exact).view(np.uint16)):04X}"
 
 
 @dataclass(eq=False)

@@ -286,7 +286,8 @@ class Parser:
         if opened.startswith('"'):
             name = re.match(r'"([\w.]+)"', opened)[1]
             text = rest[len(name) + 2:]
-        name = name.partition("(")[0]
+        if "(" in name:                                         # scf.condition(%c) %x
+            name, _, text = rest.partition("(")
         op = Op(name, [], [], rest, where=self.places(place))
         if name in WITH_REGION:
             kinds = getattr(self, name[4:] + "_")(op, text)

@@ -1,0 +1,260 @@
+"""Control flow: loops, branches and blocks of TTIR as blocks of LLVM's.
+
+What a loop carries from turn to turn is a phi where it is a scalar; a tensor has a buffer of the loop's own, into which the end of a turn
+copies what the next one begins with.
+"""
+from __future__ import annotations
+
+import contextlib
+
+from .emit import Buffer, llvm_type
+from .points import VIEWS
+
+ENDS = ("scf.yield", "tt.return", "cf.br", "cf.cond_br", "scf.condition", "tt.reduce.return", "tt.scan.return")
+
+
+class Control:
+    """The part of lower.Lowering that knows blocks and regions."""
+
+    # blocks
+    def body(self, blocks):
+        """The blocks of a function; of several each is a block of LLVM's, and what they are given goes through memory."""
+        self.labels = {b.label: self.em.label() for b in blocks[1:]}
+        self.arguments = {b.label: b.arguments for b in blocks}
+        for block in blocks[1:]:
+            for argument in block.arguments:
+                self.held[argument] = self.slots[argument] = self.em.allocate(argument.type)
+        for i, block in enumerate(blocks):
+            if i:
+                self.em.start(self.labels[block.label])
+                for argument in block.arguments:
+                    if not argument.type.shape:
+                        self.held[argument] = self.em.load(self.slots[argument], "0", 1)
+            self.ops(block)
+
+    def ops(self, block):
+        """Every operator of a block; gives the values whose last reader is what ends it."""
+        last, self.yielded = last_uses(block), []
+        for op in block.ops:
+            self.op(op)
+            if op.name not in ENDS:
+                self.late += last.pop(op, ())
+                if not self.groups:
+                    self.let_go()
+        return [value for values in last.values() for value in values]
+
+    @contextlib.contextmanager
+    def inside(self):
+        """A region: what it puts into memory is there for it alone, since it may not run."""
+        before, self.made = self.made, []
+        yield
+        for value in self.made:
+            held = self.held.pop(value, None)
+            if isinstance(held, Buffer):
+                self.em.release(held)
+        self.made = before
+
+    # control flow: what is carried is a phi, tensors are buffers
+    def scf_for(self, op):
+        self.flush()
+        em, block = self.em, op.regions[0][0]
+        counter, *carried = block.arguments
+        low, high, step = (self.at.scalar(o) for o in op.operands[:3])
+        kind = llvm_type(counter.type.element)
+        initials = self.begin(op.operands[3:], carried)
+        head, body, end, before = em.label(), em.label(), em.label(), em.block
+        em.jump(head)
+        em.start(head)
+        place = len(em.lines)
+        i, following = em.new(), em.new()
+        em.lines.append("")
+        phis = self.phis(carried)
+        compare = "ult" if op.attributes["unsigned"] else "slt"
+        em.branch(em.set(f"icmp {compare} {kind} {i}, {high}"), body, end)
+        em.start(body)
+        self.held[counter] = i
+        with self.inside():
+            values = self.finish(self.ops(block), carried)
+        em.line(f"{following} = add {kind} {i}, {step}")
+        em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
+                                     *self.written(phis, initials, before, values, em.block)])
+        em.jump(head)
+        em.start(end)
+        for result, argument in zip(op.results, carried):
+            self.held[result] = self.held.pop(argument)
+            self.roots[result] = self.roots.get(argument, argument)
+
+    def begin(self, initials, carried):
+        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own."""
+        registers = []
+        for initial, argument in zip(initials, carried):
+            self.roots[argument] = self.root(initial) or argument
+            if argument.type.shape:
+                target = self.em.allocate(argument.type)
+                self.fill(target, initial)
+                self.held[argument] = target
+            else:
+                registers.append(self.at.scalar(initial))
+        return registers
+
+    def phis(self, carried):
+        """Registers of the scalars that a loop carries; their text comes when the loop is whole."""
+        phis = []
+        for argument in carried:
+            if not argument.type.shape:
+                self.held[argument] = register = self.em.new()
+                phis.append((register, llvm_type(argument.type.element)))
+        return phis
+
+    @staticmethod
+    def written(phis, initials, before, values, after):
+        return [f"  {register} = phi {kind} [ {first}, %{before} ], [ {value}, %{after} ]"
+                for (register, kind), first, value in zip(phis, initials, values)]
+
+    def finish(self, late, carried):
+        """What a turn hands to the next one; gives the registers of scalars. All is computed before anything is written."""
+        self.flush()
+        moves, temporaries = [], []
+        for value, argument in zip(self.yielded, carried):
+            if argument.type.shape and value is not argument:
+                source = self.held.get(value)
+                carried_too = any(source is self.held[other] for other in carried if other.type.shape)
+                if not isinstance(source, Buffer) or carried_too:
+                    temporary = self.em.allocate(value.type)
+                    self.fill(temporary, value)
+                    temporaries.append(source := temporary)
+                moves.append((self.held[argument], source))
+        for target, source in moves:
+            self.em.copy(target, source)
+        scalars = [self.at.scalar(v) for v, a in zip(self.yielded, carried) if not a.type.shape]
+        for temporary in temporaries:
+            self.em.release(temporary)
+        self.late += late
+        self.let_go()
+        return scalars
+
+    def scf_yield(self, op):
+        self.flush()
+        self.yielded = op.operands
+
+    scf_condition = scf_yield
+
+    def scf_if(self, op):
+        self.flush()
+        em = self.em
+        targets = {r: em.allocate(r.type) for r in op.results if r.type.shape}
+        yes, no, end = em.label(), em.label(), em.label()
+        em.branch(self.at.scalar(op.operands[0]), yes, no)
+        ends = []
+        for label, region in zip((yes, no), op.regions + [[]] * (2 - len(op.regions))):
+            em.start(label)
+            scalars = []
+            if region:
+                with self.inside():
+                    late = self.ops(region[0])
+                    self.flush()
+                    for result, value in zip(op.results, self.yielded):
+                        if result.type.shape:
+                            self.fill(targets[result], value)
+                        else:
+                            scalars.append(self.at.scalar(value))
+                    self.late += late
+                    self.let_go()
+            ends.append((em.block, scalars))
+            em.jump(end)
+        em.start(end)
+        for i, result in enumerate(r for r in op.results if not r.type.shape):
+            kind = llvm_type(result.type.element)
+            self.held[result] = em.set(f"phi {kind} " + ", ".join(f"[ {scalars[i]}, %{label} ]" for label, scalars in ends))
+        self.held.update(targets)
+
+    def scf_while(self, op):
+        self.flush()
+        em, (first, second) = self.em, (region[0] for region in op.regions)
+        initials = self.begin(op.operands, first.arguments)
+        head, body, end, before = em.label(), em.label(), em.label(), em.block
+        em.jump(head)
+        em.start(head)
+        place = len(em.lines)
+        em.lines.append("")
+        phis = self.phis(first.arguments)
+        outside, self.made = self.made, []
+        late = self.ops(first)
+        self.flush()
+        condition, *passed = self.yielded
+        test = self.at.scalar(condition)
+        for value, argument, result in zip(passed, second.arguments, op.results):
+            self.held[argument] = self.held[result] = self.buffer(value) if value.type.shape else self.at.scalar(value)
+            self.roots[argument] = self.roots[result] = self.root(value) or argument
+        em.branch(test, body, end)
+        em.start(body)
+        with self.inside():
+            values = self.finish([*self.ops(second), *late], first.arguments)
+        self.made = outside + self.made
+        em.lines[place] = "\n".join(self.written(phis, initials, before, values, em.block))
+        em.jump(head)
+        em.start(end)
+
+    def cf_br(self, op):
+        self.flush()
+        self.hand_over(*op.successors[0])
+        self.em.jump(self.labels[op.successors[0][0]])
+
+    def cf_cond_br(self, op):
+        self.flush()
+        condition = self.at.scalar(op.operands[0])
+        ways = [self.em.label() for _ in op.successors]
+        self.em.branch(condition, *ways)
+        for way, (label, values) in zip(ways, op.successors):
+            self.em.start(way)
+            self.hand_over(label, values)
+            self.em.jump(self.labels[label])
+
+    def hand_over(self, label, values):
+        """Give a block its arguments."""
+        sources = [self.buffer(v) if v.type.shape else self.at.scalar(v) for v in values]
+        for argument, source in zip(self.arguments[label], sources):
+            if argument.type.shape:
+                self.em.copy(self.slots[argument], source)
+            else:
+                self.em.store(self.slots[argument], "0", source, 1)
+
+
+def last_uses(block):
+    """op -> values made in this block that nobody needs after it. Uses inside of an operator's regions are uses by it."""
+    owner = {}
+
+    def inside(op, top):
+        owner[op] = top
+        for region in op.regions:
+            for part in region:
+                for inner in part.ops:
+                    inside(inner, top)
+
+    for op in block.ops:
+        inside(op, op)
+    order = {op: i for i, op in enumerate(block.ops)}
+
+    def final(value, depth=0):
+        """The place of the last use, through views of it; None if it is used in other blocks."""
+        last = order.get(value.op, -1)
+        for user in value.users:
+            top = owner.get(user)
+            if top is None:
+                return None
+            last = max(last, order[top])
+            if user.name in (*VIEWS, "tt.reshape"):
+                for result in user.results:
+                    later = final(result, depth + 1)
+                    if later is None:
+                        return None
+                    last = max(last, later)
+        return last
+
+    found = {}
+    for op in block.ops:
+        for result in op.results:
+            place = final(result) if result.type.shape else None
+            if place is not None:
+                found.setdefault(block.ops[place], []).append(result)
+    return found

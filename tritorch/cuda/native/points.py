@@ -1,0 +1,302 @@
+"""Elements of tensors at a place of a loop nest: what fuses elementwise operators into one loop.
+
+A `Point` is one place in the loops over a tensor: an index for each dim (an i64 register, or a number), of which the one of dim `axis` is
+the first of `lanes` neighbours. `Evaluator.at(value, point)` gives a value's elements there, as a register, and of how many lanes: 1 where
+all lanes have the same element. Values that are not in memory are computed from their operands, at most once for each point.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+
+from . import elementwise
+from .emit import LANES, Buffer, Untranslatable, constant, llvm_type, storage_bytes
+from .ttir import type_of
+
+
+@dataclass
+class Point:
+    indices: tuple
+    axis: int | None
+    lanes: int
+    known: dict = field(default_factory=dict)
+
+    def moved(self, indices, axis):
+        return Point(tuple(indices), axis, self.lanes if axis is not None else 1, self.known)
+
+
+def times(em, a, b):
+    """The product of two i64s, registers or numbers."""
+    a, b = sorted((str(a), str(b)), key=lambda x: x.startswith("%"), reverse=True)
+    if not a.startswith("%"):
+        return str(int(a) * int(b))
+    if b in ("0", "1"):
+        return "0" if b == "0" else a
+    return em.set(f"mul nsw i64 {a}, {b}")
+
+
+def plus(em, a, b):
+    """The sum of two i64s."""
+    a, b = str(a), str(b)
+    if not a.startswith("%") and not b.startswith("%"):
+        return str(int(a) + int(b))
+    if "0" in (a, b):
+        return b if a == "0" else a
+    return em.set(f"add nsw i64 {a}, {b}")
+
+
+def strides_of(shape):
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= size
+    return strides
+
+
+def flat(em, shape, indices):
+    """The number of an element, row by row."""
+    total = "0"
+    for index, stride in zip(indices, strides_of(shape)):
+        total = plus(em, total, times(em, index, stride))
+    return total
+
+
+def dense(op):
+    """The number of an `arith.constant`; a list where the elements of a tensor differ."""
+    text = op.text.partition("arith.constant ")[2]
+    text = re.sub(r"^\{[^}]*\} ", "", text)
+    inside = re.match(r"dense<(.*)> : ", text)
+    text = inside[1] if inside else text.partition(" : ")[0]
+    if text.startswith('"'):
+        raise Untranslatable(f"arith.constant ({op.where}): a tensor of bytes")
+    if text.startswith("["):
+        return [number(part, op.results[0].type) for part in re.sub(r"[\[\]]", "", text).split(", ")]
+    return number(text.strip(), op.results[0].type)
+
+
+def number(text, kind):
+    """A number as LLVM writes it."""
+    if text in ("true", "false"):
+        return text
+    if not kind.is_float:
+        return constant(int(text, 0), kind.element)
+    if not text.startswith(("0x", "-0x")):
+        return as_float(float(text), kind.element)
+    return bits_of(int(text, 16), kind.element)
+
+
+def as_float(value, element):
+    if element.startswith("f8"):
+        dtype = getattr(ml_dtypes, "float8_" + element[2:].lower())
+        return str(int(np.float32(value).astype(dtype).view(np.uint8)))
+    return constant(value, element)
+
+
+def bits_of(bits, element):
+    if element in ("f32", "f16", "f64"):
+        width = {"f16": 2, "f32": 4, "f64": 8}[element]
+        with np.errstate(all="ignore"):
+            return constant(np.frombuffer(bits.to_bytes(width, "little"), f"f{width}")[0], element)
+    return str(bits)
+
+
+VIEWS = ("tt.expand_dims", "tt.broadcast")
+
+
+class Evaluator:
+    """`held` has what is known of each value: a register (scalars), a Buffer, or nothing where it is computed when it is asked for."""
+
+    def __init__(self, em):
+        self.em, self.held = em, {}
+
+    def at(self, value, point):
+        """(register, lanes) of a value at a point."""
+        if not value.type.shape:
+            return self.scalar(value), 1
+        key = value, point.indices, point.lanes
+        if key not in point.known:
+            point.known[key] = self._at(value, point)
+        return point.known[key]
+
+    def spread(self, value, point):
+        """As `at`, with all the point's lanes."""
+        register, lanes = self.at(value, point)
+        return self.em.splat(register, value.type.element, point.lanes) if lanes == 1 else register
+
+    def scalar(self, value):
+        found = self.held.get(value)
+        if found is None and value.op is not None and value.op.name == "arith.constant":
+            found = self.held[value] = dense(value.op)
+        if not isinstance(found, str):
+            raise Untranslatable(f"{value.name}: asked for before it is there")
+        return found
+
+    def _at(self, value, point):
+        held, op = self.held.get(value), value.op
+        if isinstance(held, Buffer):
+            return self.from_buffer(held, value.type.shape, point)
+        if callable(held):
+            return held(point)
+        if op is None:
+            raise Untranslatable(f"{value.name}: asked for before it is there")
+        special = getattr(self, op.name.replace(".", "_"), None)
+        if special:
+            return special(op, point)
+        found = elementwise.find(op)
+        if found is None:
+            elementwise.refuse(op)
+        parts = [self.at(operand, point) for operand in op.operands]
+        lanes = max(n for _, n in parts) if parts else 1
+        registers = [self.em.splat(r, o.type.element, lanes) if n < lanes else r for (r, n), o in zip(parts, op.operands)]
+        return found(self.em, op, registers, lanes), lanes
+
+    def from_buffer(self, buffer, shape, point):
+        em = self.em
+        start = flat(em, shape, point.indices)
+        if point.lanes == 1 or point.axis is None:
+            return em.load(buffer, start, 1), 1
+        stride = strides_of(shape)[point.axis]
+        if stride == 1:
+            return em.load(buffer, start, point.lanes), point.lanes
+        kind, one = llvm_type(buffer.type.element, point.lanes), llvm_type(buffer.type.element)
+        register = "poison"
+        for i in range(point.lanes):
+            element = em.load(buffer, plus(em, start, i * stride), 1)
+            register = em.set(f"insertelement {kind} {register}, {one} {element}, i64 {i}")
+        return register, point.lanes
+
+    # operators that place elements
+    def arith_constant(self, op, point):
+        found = dense(op)
+        if isinstance(found, str):
+            return found, 1
+        buffer = self.em.allocate(op.results[0].type)
+        for i, element in enumerate(found):
+            self.em.store(buffer, i, element, 1)
+        return self.from_buffer(buffer, op.results[0].type.shape, point)
+
+    def ub_poison(self, op, point):
+        return self.em.number(0, op.results[0].type.element), 1
+
+    def tt_make_range(self, op, point):
+        em, element = self.em, op.results[0].type.element
+        first = plus(em, point.indices[0], op.attributes["start"])
+        first = em.set(f"trunc i64 {first} to {llvm_type(element)}") if first.startswith("%") else first
+        if point.axis is None or point.lanes == 1:
+            return first, 1
+        return em.value("add", element, point.lanes, em.splat(first, element, point.lanes), em.iota(element, point.lanes)), point.lanes
+
+    def tt_splat(self, op, point):
+        return self.scalar(op.operands[0]), 1
+
+    def view(self, op, point):
+        """The point of the operand of a view."""
+        source, axis = op.operands[0], point.axis
+        if op.name == "tt.expand_dims":
+            new = op.attributes["axis"]
+            indices = [i for d, i in enumerate(point.indices) if d != new]
+            return point.moved(indices, None if axis in (None, new) else axis - (axis > new))
+        indices = ["0" if size == 1 else i for size, i in zip(source.type.shape, point.indices)]
+        return point.moved(indices, None if axis is None or source.type.shape[axis] == 1 else axis)
+
+    def tt_expand_dims(self, op, point):
+        return self.at(op.operands[0], self.view(op, point))
+
+    tt_broadcast = tt_expand_dims
+
+    # what is known of a value along the lanes
+    def affine(self, value, point):
+        """(first, stride): lane i has first + i * stride (of pointers: in elements). None where that is not known."""
+        if point.lanes == 1 or point.axis is None:
+            return self.at(value, point)[0], 0
+        key = "affine", value, point.indices, point.lanes
+        if key not in point.known:
+            point.known[key] = self._affine(value, point)
+        return point.known[key]
+
+    def _affine(self, value, point):
+        op, held = value.op, self.held.get(value)
+        if held is not None:
+            found = getattr(held, "affine", None)
+            return found(point) if found else None
+        if op is None:
+            return None
+        if op.name in VIEWS:
+            return self.affine(op.operands[0], self.view(op, point))
+        if op.name in ("tt.splat", "arith.constant"):
+            register, lanes = self.at(value, point)
+            return (register, 0) if lanes == 1 else None
+        if op.name == "tt.make_range":
+            first = Point(point.indices, None, 1, point.known)
+            return self.tt_make_range(op, first)[0], 1
+        return self._affine_of(op, point) if op.name in STRIDES else None
+
+    def _affine_of(self, op, point):
+        parts = [self.affine(operand, point) for operand in op.operands]
+        if None in parts:
+            return None
+        stride = STRIDES[op.name](*((first, stride) for first, stride in parts))
+        if stride is None:
+            return None
+        if op.name == "tt.bitcast" and stride and pointee_size(op.operands[0].type) != pointee_size(op.results[0].type):
+            return None
+        first = elementwise.find(op)(self.em, op, [first for first, _ in parts], 1)
+        return first, stride
+
+
+def pointee_size(kind):
+    return storage_bytes(type_of(kind.pointee).element) if kind.pointee else 0
+
+
+def product_stride(a, b):
+    (first_a, stride_a), (first_b, stride_b) = a, b
+    if not stride_a and not stride_b:
+        return 0
+    if stride_a and stride_b:
+        return None
+    factor, stride = (first_b, stride_a) if stride_a else (first_a, stride_b)
+    return None if factor.startswith("%") else int(factor) * stride
+
+
+def equal(*parts):
+    """Where no lane differs, any operator keeps it so."""
+    return None if any(stride for _, stride in parts) else 0
+
+
+STRIDES = {
+    "arith.addi": lambda a, b: a[1] + b[1],
+    "arith.subi": lambda a, b: a[1] - b[1],
+    "arith.muli": product_stride,
+    "tt.addptr": lambda a, b: a[1] + b[1],
+    "arith.extsi": lambda a: a[1],
+    "arith.extui": lambda a: a[1],
+    "arith.trunci": lambda a: a[1],
+    "tt.bitcast": lambda a: a[1],
+} | dict.fromkeys([*(f"arith.{name}" for name in "divsi remsi divui remui andi ori xori minsi maxsi minui maxui shli shrsi shrui".split()),
+                   "tt.int_to_ptr", "tt.ptr_to_int"], equal)
+
+
+class Loops:
+    """The loops over a tensor, in which a Point is: along the last dim of more than one element in steps of the lanes."""
+
+    def __init__(self, em, shape, lanes=LANES):
+        self.em, self.shape = em, shape
+        axes = [d for d, n in enumerate(shape) if n > 1]
+        self.axis = axes[-1] if axes else None
+        self.lanes = min(lanes, shape[self.axis]) if axes else 1
+        self.open = []
+
+    def __enter__(self):
+        indices = []
+        for d, n in enumerate(self.shape):
+            loop = self.em.loop("0", str(n), self.lanes if d == self.axis else 1)
+            self.open.append(loop)
+            indices.append(loop.__enter__())
+        return Point(tuple(indices), self.axis if self.lanes > 1 else None, self.lanes)
+
+    def __exit__(self, *error):
+        while self.open:
+            self.open.pop().__exit__(*error)

@@ -1,0 +1,177 @@
+"""tt.dot: products of small matrices, out of registers.
+
+A tile of the result, some rows by some vectors of columns, stays in registers while k runs: each step loads vectors of a row of b, and one
+element of a for each row, which all lanes get. Types narrower than float32 are widened once, before, b into the tiles' own order.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .conversions import narrow, widen
+from .emit import Buffer, Untranslatable, llvm_type
+from .llvm import processor
+from .ttir import Type
+
+SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows, vectors of a tile: half of the registers
+NARROWEST = (16, 4, 2)                                          # of older processors
+STEPS = 4                                                       # of k in a turn of the loop
+WIDE, LARGE, TALL = 128, 8192, 32                               # b's columns and elements, a's rows from which a new layout pays: 128 × 64
+                                                                # by 64 × 256 has 96 instead of 74 GFLOP/s then, on one core of Zen 3
+
+
+class Tile(NamedTuple):
+    """`rows` by `vectors` of `lanes` elements."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self):
+        return self.vectors * self.lanes
+
+
+def tile_of(M, N, element):
+    """Few rows get more vectors, few columns more rows: a sum waits for the one before, so that about eight must be under way."""
+    size, rows, vectors = SHAPES.get(processor()[0], NARROWEST)
+    sums = rows * vectors
+    lanes = min(size // (8 if element == "f64" else 4), N)
+    vectors = min(max(vectors, sums // min(rows, M)), N // lanes)
+    return Tile(min(sums // vectors, M, 8), vectors, lanes)
+
+
+def dot(em, op, operands, region=None, into=None):
+    """c + a b, of matrices or of batches of them, in float32, or in the type of c if that is float64 or int32.
+
+    An operand's buffer may have that type already, whatever the operator says. The sum is written to `into` if it is given; that may be c.
+    """
+    a, b, c = operands
+    out = into or em.allocate(op.results[0].type)
+    element = c.type.element if c.type.element in ("f64", "i32") else "f32"
+    M, N = c.type.shape[-2:]
+    tile = tile_of(M, N, element)
+    left, right = widened(em, a, element), columns_together(em, b, tile, element, M)
+    with em.loop("0", batches(c)) as i:
+        product(em, *(matrix(em, x, i) for x in (left, right, c, out)), tile, element)
+    for old, new in ((a, left), (b, right)):
+        if old is not new:
+            em.release(new)
+    return [out]
+
+
+def batches(x):
+    return x.type.size // (x.type.shape[-2] * x.type.shape[-1])
+
+
+def matrix(em, x, i):
+    """The i-th matrix of a batch."""
+    kind = Type(x.type.shape[-2:], x.type.element)
+    return Buffer(em.set(f"getelementptr [{kind.size} x {llvm_type(kind.element)}], ptr {x.base}, i64 {i}"), kind)
+
+
+# operands
+def widened(em, x, element):
+    """A buffer with x in the type that is computed in: its own if that is it."""
+    if x.type.element == element:
+        return x
+    out = em.allocate(x.type.of(element))
+    lanes = min(16, x.type.size)
+    with em.loop("0", x.type.size, lanes) as i:
+        em.store(out, i, widen_to(em, em.load(x, i, lanes), x.type.element, element, lanes), lanes)
+    return out
+
+
+def columns_together(em, b, tile, element, M):
+    """b in the type that is computed in. If that is a new buffer, then it holds the first columns, as many as a tile has, of all rows, then
+    the next ones: (N / columns · K, columns). Rows that lie a multiple of 512 bytes apart share few places of the first cache."""
+    *batch, K, N = b.type.shape
+    if b.type.element == element and (N < WIDE or K * N < LARGE or M < TALL):
+        return b
+    columns, lanes = tile.columns, min(tile.columns, 16)
+    out = em.allocate(Type((*batch, N // columns * K, columns), element))
+    with em.loop("0", batches(b)) as i:
+        source, target = matrix(em, b, i), matrix(em, out, i)
+        with em.loop("0", N, columns) as j, em.loop("0", K) as k:
+            first, place = linear(em, k, N, j), linear(em, j, K, em.value("mul", "i64", 1, k, str(columns)))
+            for v in range(0, columns, lanes):
+                x = em.load(source, linear(em, first, 1, v), lanes)
+                em.store(target, linear(em, place, 1, v), widen_to(em, x, b.type.element, element, lanes), lanes)
+    return out
+
+
+def linear(em, x, factor, y):
+    """x · factor + y"""
+    return em.value("add", "i64", 1, em.value("mul", "i64", 1, x, str(factor)), str(y))
+
+
+def widen_to(em, register, source, element, lanes):
+    if source == element:
+        return register
+    if element == "i32":
+        return em.set(f"sext {llvm_type(source, lanes)} {register} to {llvm_type(element, lanes)}")
+    if element == "f32":
+        return widen(em, register, source, lanes)
+    raise Untranslatable(f"tt.dot of {source} in {element}")
+
+
+def narrow_to(em, register, element, target, lanes):
+    return register if target == element else narrow(em, register, target, lanes)
+
+
+# the product
+def product(em, a, b, c, out, tile, element):
+    """out = c + a b, tile by tile: the columns of b that a tile needs stay in the first cache while the rows of a pass by."""
+    (M, N), K = c.type.shape, a.type.shape[1]
+    lanes = tile.lanes
+    with em.loop("0", N, tile.columns) as j:
+        right = Buffer(em.pointer(b, j if b.type.shape == (K, N) else em.value("mul", "i64", 1, j, str(K))), b.type)
+        with em.loop("0", M, tile.rows) as i:
+            left = Buffer(em.pointer(a, em.value("mul", "i64", 1, i, str(K))), a.type)
+            corner = linear(em, i, N, j)
+            places = [linear(em, corner, 1, r * N + v * lanes) for r in range(tile.rows) for v in range(tile.vectors)]
+            sums = [widen_to(em, em.load(c, p, lanes), c.type.element, element, lanes) for p in places]
+            sums = accumulate(em, left, right, sums, tile, element)
+            for place, total in zip(places, sums):
+                em.store(out, place, narrow_to(em, total, element, out.type.element, lanes), lanes)
+
+
+def accumulate(em, left, right, sums, tile, element):
+    """The sums of a tile after all k: they are phis of a loop, as LLVM does not see what memory holds."""
+    K, N = left.type.shape[1], right.type.shape[1]
+    steps = min(STEPS, K)
+    if K == steps:
+        return several(em, left, right, sums, tile, element, steps)
+    body, end, before = em.label(), em.label(), em.block
+    k, following, kind = em.new(), em.new(), llvm_type(element, tile.lanes)
+    phis = [em.new() for _ in sums]
+    em.go_on(body)
+    patched = len(em.lines)
+    row = em.value("mul", "i64", 1, k, str(N))
+    ahead = Buffer(em.pointer(left, k), left.type), Buffer(em.pointer(right, row), right.type)
+    after = several(em, *ahead, phis, tile, element, steps)
+    em.line(f"{following} = add i64 {k}, {steps}")
+    em.branch(em.set(f"icmp ult i64 {following}, {K}"), body, end)
+    carried = [(k, "i64", "0", following), *((phi, kind, first, last) for phi, first, last in zip(phis, sums, after))]
+    em.lines[patched:patched] = [f"  {phi} = phi {kind} [ {first}, %{before} ], [ {last}, %{body} ]" for phi, kind, first, last in carried]
+    em.start(end)
+    return after
+
+
+def several(em, left, right, sums, tile, element, steps):
+    """The sums after some steps of k, from the places that `left` and `right` point to."""
+    K, N = left.type.shape[1], right.type.shape[1]
+    for step in range(steps):
+        across = [em.load(right, step * N + v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
+        down = [em.splat(em.load(left, r * K + step, 1), element, tile.lanes) for r in range(tile.rows)]
+        pairs = [(x, y) for x in down for y in across]
+        sums = [multiply_add(em, x, y, total, element, tile.lanes) for (x, y), total in zip(pairs, sums)]
+    return sums
+
+
+def multiply_add(em, x, y, total, element, lanes):
+    if element == "i32":
+        return em.value("add", element, lanes, em.value("mul", element, lanes, x, y), total)
+    return em.intrinsic("fmuladd", llvm_type(element, lanes), x, y, total)
+
+
+RULES = {"tt.dot": dot}
