@@ -53,7 +53,7 @@ def test_without_cuda_python_there_is_no_device(monkeypatch):
 
 def test_other_names_are_refused(monkeypatch):
     monkeypatch.setenv("TRITORCH_CUDA", "rocm")
-    with pytest.raises(ValueError, match="TRITORCH_CUDA: expected simulated, nvidia or none, got rocm"):
+    with pytest.raises(ValueError, match="TRITORCH_CUDA: expected simulated, native, nvidia or none, got rocm"):
         driver.current()
 
 

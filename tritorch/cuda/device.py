@@ -144,16 +144,30 @@ def mem_get_info(device=None) -> tuple[int, int]:
 
 
 class simulate:
-    """Run CUDA code on the simulated device from here on; as a context manager, inside only.
+    """Run CUDA code on the host from here on; as a context manager, inside only.
 
-    `seed` picks the legal order in which work of different streams runs, `devices` their number; other options go to the
-    simulated driver. Tensors of the driver before must not be used while another one is in place.
+    The simulated device interprets kernels and checks every access; `seed` picks the legal order in which work of different streams runs.
+    The native one (`native=True`, or TRITORCH_CUDA=native for a whole program) compiles kernels for the host's processor and checks
+    nothing: the fastest of what runs without a GPU. Its work is done when the call returns, by TRITORCH_NATIVE_THREADS threads, or as
+    many as there are processors; a kernel that it cannot compile runs in the interpreter, with a warning. It takes Linux on x86-64:
+    RuntimeError elsewhere. `devices` is the number of devices; other options go to the driver. Tensors of the driver before must not
+    be used while another one is in place.
+
+    >>> import tritorch
+    >>> with tritorch.cuda.simulate():
+    ...     (tritorch.arange(3, device="cuda") * 2).tolist()
+    [0, 2, 4]
     """
 
-    def __init__(self, seed: int = 0, devices: int = 1, **options):
-        from tritorch.cuda.simulated import SimulatedDriver
+    def __init__(self, seed: int = 0, devices: int = 1, native: bool = False, **options):
+        if native:
+            from tritorch.cuda.native.driver import NativeDriver
 
-        self.driver = SimulatedDriver(seed=seed, devices=devices, **options)
+            self.driver = NativeDriver(devices=devices, **options)
+        else:
+            from tritorch.cuda.simulated import SimulatedDriver
+
+            self.driver = SimulatedDriver(seed=seed, devices=devices, **options)
         self.previous = driver.use(self.driver)
 
     def __enter__(self):

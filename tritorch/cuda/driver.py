@@ -1,7 +1,7 @@
 """The protocol between tritorch and a device, and the choice of who speaks it.
 
-Everything above this file is the same code on a GPU (`nvidia.NvidiaDriver`) and on the simulated device
-(`simulated.SimulatedDriver`). Handles (streams, events, graphs) and pointers are plain ints, sizes are bytes.
+Everything above this file is the same code on a GPU (`nvidia.NvidiaDriver`), on the simulated device
+(`simulated.SimulatedDriver`) and on the native one, which compiles kernels for the host (`native.driver.NativeDriver`). Handles (streams, events, graphs) and pointers are plain ints, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Driver(Protocol):
     methods: while kernels compile, others stand in their place (`ahead`)."""
 
     name: str
-    """"nvidia" or "simulated"."""
+    """"nvidia", "simulated" or "native"."""
 
     # devices
     def device_count(self) -> int:
@@ -189,7 +189,7 @@ class Driver(Protocol):
         a GPU does nothing."""
 
 
-_NOTHING = "no CUDA device is usable ({}); use device='cpu', or TRITORCH_CUDA=simulated to run CUDA code on the simulated device"
+_NOTHING = "no CUDA device is usable ({}); use device='cpu', or TRITORCH_CUDA=simulated or native to run CUDA code on the host"
 functions: dict[Any, Callable] = {}
 """What `launch` has loaded, by all that the machine code depends on; emptied when the driver is replaced."""
 
@@ -213,7 +213,7 @@ watchers: list[Callable[[], None]] = []
 
 
 def current() -> Driver:
-    """The driver in use, chosen at the first call: TRITORCH_CUDA=simulated, TRITORCH_CUDA=none, or unset for a GPU."""
+    """The driver in use, chosen at the first call: TRITORCH_CUDA=simulated, native or none, or unset for a GPU."""
     if _chosen is None:
         _choose()
     if _chosen is None:
@@ -231,6 +231,11 @@ def available() -> bool:
 def count() -> int:
     """Number of devices, 0 when there is no driver."""
     return current().device_count() if available() else 0
+
+
+def on_host() -> bool:
+    """Whether the driver runs kernels on the host: not what is written for the parts of a GPU, in Gluon or its assembly."""
+    return current().name in ("simulated", "native")
 
 
 def chosen() -> bool:
@@ -286,12 +291,16 @@ def _choose() -> None:
                 from tritorch.cuda.simulated import SimulatedDriver
 
                 _chosen = SimulatedDriver()
+            elif wanted == "native":
+                from tritorch.cuda.native.driver import NativeDriver
+
+                _chosen = NativeDriver()
             elif wanted == "none":
                 _absent = "TRITORCH_CUDA=none"
             elif wanted in ("", "nvidia"):
                 _choose_nvidia()
             else:
-                raise ValueError(f"TRITORCH_CUDA: expected simulated, nvidia or none, got {wanted}")
+                raise ValueError(f"TRITORCH_CUDA: expected simulated, native, nvidia or none, got {wanted}")
 
 
 def _choose_nvidia() -> None:

@@ -111,7 +111,7 @@ class Problem(NamedTuple):
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
-        if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
+        if which in self.gluon and major == 9 and max(L, S) > SHORT and not driver.on_host():
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in (DENSE if self.dense else GLUON)[which].get(block, ())
                      if ("HALVES" not in tile or self.constants["RIGHT"] and not self.constants["MASK"])
                      and (tile.get("GROUPS", 2) < 4 or not self.constants["MASK"] and not self.constants["DROPOUT"])]
@@ -269,7 +269,7 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_kv_kernel, (cdiv(S, way["BLOCK_N"]) * p.batches * G,), gk, gv, gq, sums, turns, grad, q, k, v,
                attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, gq.strides, g.strides, *shared,
-               lse.strides, delta.strides, places, *p.numbers, WAIT=driver.current().name != "simulated", **settled(p, way))
+               lse.strides, delta.strides, places, *p.numbers, WAIT=not driver.on_host(), **settled(p, way))
 
     def run(way):
         if way["kernel"] == "apart":

@@ -75,7 +75,7 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     more = slope or activation or behind and ("residual" if len(behind) == 1 else "dropout") or inside and "sums"
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
                 precision + " fast" if fast and precision == "fp8" else precision, machine, aligned, nothing, more,
-                driver.current().name != "simulated", out.dtype.itemsize)
+                not driver.on_host(), out.dtype.itemsize)
     beta = behind or beta
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
 

@@ -50,7 +50,7 @@ def choice(dtype, classes, plain, run):
 def waiting(dtype, classes, plain):
     """Candidates for Hopper by which rows wait in shared memory, where it has room for those of all programs."""
     machine = hardware()
-    if not plain or dtype.itemsize != 2 or machine[2] != 9 or driver.current().name == "simulated":
+    if not plain or dtype.itemsize != 2 or machine[2] != 9 or driver.on_host():
         return []
     return [dict(kernel="gluon", BLOCK_N=block, PER_SM=each, num_warps=warps) for block, warps, each in WAIT_IN
             if classes > block and 2 * cdiv(classes, block) * block * each <= machine[1] - 1024]

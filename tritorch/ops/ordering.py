@@ -76,7 +76,7 @@ def _threads(log, registers, bits):
 
 def _radix(values, indices, rows, count, n, bits, common):
     few = FEW_TILES if count * n <= FEW << 9 else FEW_TILES[1:] + FEW_TILES[:1]
-    votes = not common["RAW"] and rows.dtype.itemsize == 4 and n < 1 << 31 and driver.current().name != "simulated"
+    votes = not common["RAW"] and rows.dtype.itemsize == 4 and n < 1 << 31 and not driver.on_host()
     candidates = tile(few if count * n <= FEW << 12 else RADIX + GLUON * votes, SIMULATED)
 
     def run(choice):

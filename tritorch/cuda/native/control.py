@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 
+from .elementwise import convert_integer, pointee_bytes
 from .emit import Buffer, llvm_type
-from .points import VIEWS
+from .points import VIEWS, dense
 
 ENDS = ("scf.yield", "tt.return", "cf.br", "cf.cond_br", "scf.condition", "tt.reduce.return", "tt.scan.return")
 
@@ -68,21 +69,39 @@ class Control:
         place = len(em.lines)
         i, following = em.new(), em.new()
         em.lines.append("")
-        phis = self.phis(carried)
+        steps = self.moving(block, carried, op.operands[3:])
+        phis = self.phis(carried) + [(m.offset, llvm_type(m.element)) for m in steps.values()]
         compare = "ult" if op.attributes["unsigned"] else "slt"
         em.branch(em.set(f"icmp {compare} {kind} {i}, {high}"), body, end)
         em.start(body)
         self.held[counter] = i
         with self.inside():
-            values = self.finish(self.ops(block), carried)
+            values = self.finish(self.ops(block), carried) + [m.next(self.at) for m in steps.values()]
         em.line(f"{following} = add {kind} {i}, {step}")
         em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
-                                     *self.written(phis, initials, before, values, em.block)])
+                                     *self.written(phis, initials + ["0"] * len(steps), before, values, em.block)])
         em.jump(head)
         em.start(end)
         for result, argument in zip(op.results, carried):
             self.held[result] = self.held.pop(argument)
+            if argument in self.cost:
+                self.cost[result] = self.cost[argument]
             self.roots[result] = self.roots.get(argument, argument)
+
+    def moving(self, block, carried, initials):
+        """Tensors that a loop moves by the same amount in all elements, as pointers often are: what they began with and a phi."""
+        found, ends = {}, block.ops[-1].operands if block.ops and block.ops[-1].name == "scf.yield" else []
+        for argument, initial, value in zip(carried, initials, ends):
+            step = uniform_step(value, argument)
+            if step is not None:
+                held = self.held[argument]
+                self.em.release(held)
+                if initial not in self.cost:
+                    self.buffer(initial)
+                found[argument] = self.held[argument] = Moving(self.em, initial, step)
+                if initial in self.cost:
+                    self.cost[argument] = self.cost[initial] + 1
+        return found
 
     def begin(self, initials, carried):
         """What a loop begins with: registers of scalars; tensors in buffers of the loop's own."""
@@ -116,7 +135,7 @@ class Control:
         self.flush()
         moves, temporaries = [], []
         for value, argument in zip(self.yielded, carried):
-            if argument.type.shape and value is not argument:
+            if argument.type.shape and value is not argument and not isinstance(self.held[argument], Moving):
                 source = self.held.get(value)
                 carried_too = any(source is self.held[other] for other in carried if other.type.shape)
                 if not isinstance(source, Buffer) or carried_too:
@@ -218,6 +237,45 @@ class Control:
                 self.em.copy(self.slots[argument], source)
             else:
                 self.em.store(self.slots[argument], "0", source, 1)
+
+
+def uniform_step(value, argument):
+    """The scalar, or constant tensor, that `value = argument + …` adds to each element; None where it is another sum."""
+    op = value.op
+    if op is None or not argument.type.shape or op.name not in ("arith.addi", "tt.addptr") or argument not in op.operands:
+        return None
+    other = op.operands[1 - op.operands.index(argument)]
+    if other.op is None or other is argument:
+        return None
+    if other.op.name == "tt.splat":
+        return other.op.operands[0]
+    return other if other.op.name == "arith.constant" and isinstance(dense(other.op), str) else None
+
+
+class Moving:
+    """A tensor that is what it was before a loop, and a register more."""
+
+    def __init__(self, em, initial, step):
+        self.em, self.initial, self.step, self.offset = em, initial, step, em.new()
+        self.element = "i64" if initial.type.element == "ptr" else initial.type.element
+
+    def next(self, at):
+        """The offset in the next turn."""
+        em, step = self.em, self.step
+        register = dense(step.op) if step.type.shape else at.scalar(step)
+        if self.initial.type.element == "ptr":
+            register = convert_integer(em, register, step.type.element, "i64", True, 1) if register.startswith("%") else register
+            register = em.value("mul", "i64", 1, register, str(pointee_bytes(self.initial.type)))
+        return em.value("add", self.element, 1, self.offset, register)
+
+    def at(self, at, point):
+        """(register, lanes)"""
+        register, lanes = at.at(self.initial, point)
+        return self.em.value("add", self.element, lanes, register, self.em.splat(self.offset, self.element, lanes)), lanes
+
+    def affine(self, at, point):
+        found = at.affine(self.initial, point)
+        return found and (self.em.value("add", self.element, 1, found[0], self.offset), found[1])
 
 
 def last_uses(block):

@@ -109,6 +109,8 @@ class Lowering(Control):
             self.structural(op)
         elif name in ORDER:
             self.flush()
+        elif name == "llvm.intr.assume":
+            pass
         elif op.results and op.results[0].type.shape:
             self.tensor(op)
         elif elementwise.find(op) or name in FREE:

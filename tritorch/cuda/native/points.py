@@ -138,8 +138,8 @@ class Evaluator:
         held, op = self.held.get(value), value.op
         if isinstance(held, Buffer):
             return self.from_buffer(held, value.type.shape, point)
-        if callable(held):
-            return held(point)
+        if held is not None:
+            return held.at(self, point)
         if op is None:
             raise Untranslatable(f"{value.name}: asked for before it is there")
         special = getattr(self, op.name.replace(".", "_"), None)
@@ -220,8 +220,7 @@ class Evaluator:
     def _affine(self, value, point):
         op, held = value.op, self.held.get(value)
         if held is not None:
-            found = getattr(held, "affine", None)
-            return found(point) if found else None
+            return None if isinstance(held, Buffer) else held.affine(self, point)
         if op is None:
             return None
         if op.name in VIEWS:

@@ -1,0 +1,190 @@
+"""A compiled kernel on the host: its arguments are packed into slots of 8 bytes, and it runs before the launch returns."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tritorch.cuda.driver import DriverError
+
+from . import elf
+from .threads import Job, pool
+
+GRID = (2**31 - 1, 65535, 65535)    # the most programs of a launch, as on a GPU
+SPLIT = 60e-6                       # seconds of a launch from which on it pays to wake other threads
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_FORMATS = {"fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d", "fp16": "e6x", "f16": "e6x", "bf16": "H6x", "u64": "Q"}
+_LIMITS = {"f4x": 3.4028235677973366e38, "e6x": 65520.0}         # from here on a float is nearer to infinity
+_ALIGN = 64
+
+
+class Layout:
+    """Where the values of a launch go: `pack` puts them, the grid and the address of the error cell into slots. `expand` turns the values
+    into what is packed, None where they are the same."""
+
+    def __init__(self, name: str, signature: dict, slots: int):
+        kinds = list(_leaves(signature.values()))
+        for flags in (1, 2):                                             # of a descriptor: 1 in Triton 3.6, 2 in 3.9
+            self.formats, steps = [], []
+            for kind in kinds:
+                if kind.startswith("tensordesc"):
+                    rank = kind.partition("]")[0].count(",") + 1
+                    self.formats += "q" * (1 + flags + 4 * rank)
+                    steps.append(functools.partial(_described, flags))
+                else:
+                    self.formats.append("q" if kind[0] == "*" else _FORMATS.get(kind, "q"))
+                    steps.append(_bfloat16 if kind == "bf16" else None)
+            if len(self.formats) == slots:
+                break
+        else:
+            raise DriverError(f"kernel {name} with parameters {kinds} takes {slots} arguments, expected {len(self.formats)}")
+        self.struct = struct.Struct("<" + "".join(self.formats) + "4q")
+        self.pack, self.size = self.struct.pack_into, self.struct.size
+        self.expand = functools.partial(_expanded, steps) if any(steps) else None
+
+    def saturate(self, values: Sequence[Any]) -> list:
+        """Floats too large for their type become infinite, as in C; `pack` refuses them."""
+        return [math.copysign(math.inf, value) if code in _LIMITS and abs(value) >= _LIMITS[code] else value
+                for code, value in zip(self.formats, values)]
+
+
+def _leaves(kinds):
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            yield from _leaves(kind)
+        elif kind != "constexpr":
+            yield kind
+
+
+def _expanded(steps, values):
+    out: list[Any] = []
+    for step, value in zip(steps, values):
+        if step is None:
+            out.append(value)
+        else:
+            out.extend(step(value))
+    return out
+
+
+def _described(flags, d):
+    return (d.ptr, *d.shape, *d.strides, *(d.padding == "nan", d.round_f32_to_tf32)[:flags], *d.shape, *d.strides)
+
+
+def _bfloat16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0,)
+
+
+class Space:
+    """Memory of one launch at a time: the slots of the arguments, a cell for an error, scratch memory for each thread."""
+
+    __slots__ = ("arguments", "view", "error", "room", "each", "threads", "scratches", "_memory", "_scratch")
+
+    def __init__(self):
+        self.room, self.each, self.threads, self.scratches = -1, -1, 0, ()
+
+    def fit(self, size: int, scratch: int, threads: int) -> None:
+        """Have room for so many bytes of arguments, and of scratch memory for each thread."""
+        if size > self.room:
+            self.room = max(size, 512)
+            self._memory, address = _aligned(8 + self.room)
+            self.error, self.arguments = ctypes.c_int64.from_address(address), address + 8
+            self.view = memoryview(self._memory).cast("B")[self.arguments - ctypes.addressof(self._memory):][:self.room]
+        if scratch > self.each or threads > self.threads:
+            self.each, self.threads = max(scratch, self.each), max(threads, self.threads)
+            step = -(-self.each // _ALIGN) * _ALIGN
+            self._scratch, address = _aligned(step * self.threads)
+            self.scratches = tuple(address + step * i for i in range(self.threads))
+
+
+def _aligned(size):
+    memory = (ctypes.c_char * (size + _ALIGN))()
+    return memory, -(-ctypes.addressof(memory) // _ALIGN) * _ALIGN
+
+
+class NativeFunction:
+    """`driver.Function` of machine code."""
+
+    __slots__ = ("info", "launch", "loaded")
+
+    def __init__(self, driver: Any, name: str, compiled: Any, signature: dict):
+        self.loaded = elf.load(compiled.code)
+        self.info = {"scratch": compiled.scratch, "code": len(compiled.code)}
+        layout = Layout(name, signature, len(compiled.arguments))
+        entry = _ENTRY(self.loaded.address("entry"))
+        self.launch = _launching(driver, name, layout, compiled, _running(driver, entry, compiled), self.loaded)
+
+
+def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
+    """Run programs 0..count-1. How long one takes is learned from launch to launch. A kernel that asserts something is run in order, by one
+    thread, because it may assert what other programs have done."""
+    clock, alone, known = time.perf_counter, bool(compiled.messages), 0.0
+
+    def run(space, count):
+        nonlocal known
+        if count == 1 or alone or driver.threads == 1:
+            return entry(space.arguments, space.scratches[0], 0, count)
+        begin = clock()
+        first = 0
+        if not known:
+            entry(space.arguments, space.scratches[0], 0, 1)
+            first, known = 1, clock() - begin
+        if known * (count - first) < SPLIT:
+            entry(space.arguments, space.scratches[0], first, count)
+            known = 0.5 * known + 0.5 * (clock() - begin) / count
+        else:
+            threads = min(driver.threads, count - first)
+            space.fit(0, compiled.scratch, threads)
+            pool.run(Job(entry, space.arguments, space.scratches[:threads], first, count))
+            known = 0.5 * known + 0.5 * (clock() - begin) * threads / count
+
+    return run
+
+
+def _launching(driver: Any, name: str, layout: Layout, compiled: Any, run: Callable, loaded: Any) -> Callable:
+    """Long, because it is the path of every launch; `loaded` lives as long as it."""
+    pack, expand, size, scratch, messages = layout.pack, layout.expand, layout.size, compiled.scratch, compiled.messages
+    spaces, streams = driver.spaces, driver.streams
+
+    def packed(values, gx, gy, gz):
+        """A space with the arguments in it."""
+        try:
+            space = spaces.pop()
+        except IndexError:
+            space = Space()
+        if space.room < size or space.each < scratch:
+            space.fit(size, scratch, 1)
+        if expand is not None:
+            values = expand(values)
+        try:
+            pack(space.view, 0, *values, gx, gy, gz, space.arguments - 8)
+        except OverflowError:
+            pack(space.view, 0, *layout.saturate(values), gx, gy, gz, space.arguments - 8)
+        return space
+
+    def start(space, count):
+        run(space, count)
+        if messages and space.error.value:
+            number, space.error.value = space.error.value, 0
+            from tritorch.cuda.simulated.interpreter import KernelError
+
+            raise KernelError(f"{name}: AssertionError: {messages[number - 1]}")
+
+    def launch(gx, gy, gz, stream, values):
+        if not (0 < gx <= GRID[0] and 0 < gy <= GRID[1] and 0 < gz <= GRID[2]):
+            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
+        if driver.recording or stream and stream not in streams:
+            kept = packed(values, gx, gy, gz)
+            return driver.record(stream, lambda: start(kept, gx * gy * gz))
+        space = packed(values, gx, gy, gz)
+        start(space, gx * gy * gz)
+        spaces.append(space)
+        return None
+
+    launch.loaded = loaded
+    return launch
