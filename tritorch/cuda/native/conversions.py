@@ -4,6 +4,7 @@ bf16 is held as its bits in an i16, fp8 as its bits in an i8. What LLVM lacks is
 """
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from .vectors import WIDTH, Lanes
@@ -38,16 +39,16 @@ def widen(em, register, element, lanes):
 
 
 def _widen8(x, form):
-    """The bits are moved to float32's places; a product with a power of two mends the bias, subnormal numbers too."""
-    wide = x.convert("zext", "i32")
-    size, sign = wide & 0x7F, (wide & 0x80) << 24
-    number = (size << (23 - form.mantissa)).as_float() * 2.0 ** (127 - form.bias)
-    if form.kind == "ieee":
-        number = (size > 0x7C).where(float("nan"), size.equals(0x7C).where(float("inf"), number))
-    elif form.kind == "finite":
-        number = size.equals(0x7F).where(float("nan"), number)
-    out = (number.bits() | sign).as_float()
-    return wide.equals(0x80).where(float("nan"), out) if form.kind == "unsigned_zero" else out
+    """The bits are moved to float16's places, or float32's; a product with a power of two mends the bias, subnormal numbers too."""
+    wide = x.convert("zext", "i16")
+    if form.kind == "ieee":                                            # float8's bits are the upper half of float16's
+        return (wide << 8).as_float().convert("fpext", "f32")
+    sign, size = wide & 0x80, wide & 0x7F
+    if form.mantissa == 3:
+        out = (sign << 8 | size << 7).as_float().convert("fpext", "f32") * 2.0 ** (15 - form.bias)
+    else:                                                              # its largest numbers would be float16's infinity
+        out = (sign.convert("zext", "i32") << 24 | size.convert("zext", "i32") << 21).as_float() * 2.0 ** (127 - form.bias)
+    return (size.equals(0x7F) if form.kind == "finite" else wide.equals(0x80)).where(math.nan, out)
 
 
 def narrow(em, register, element, lanes, rounding="rtne"):
