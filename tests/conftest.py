@@ -143,7 +143,8 @@ class Guard:
 
 @pytest.fixture(scope="session")
 def cuda(request):
-    """A CUDA device: the real one under `-m gpu`, or the one made of PTX, else the simulated one."""
+    """A CUDA device: the real one under `-m gpu`, or the one made of PTX, else the simulated one, or the native one if TRITORCH_CUDA says
+    so."""
     import tritorch as torch
 
     if request.config.option.kernels_to:
@@ -159,7 +160,7 @@ def cuda(request):
             pytest.skip("no GPU on this machine")
         yield torch.device("cuda:0")
     else:
-        with torch.cuda.simulate(seed=0):
+        with torch.cuda.simulate(native=os.environ.get("TRITORCH_CUDA") == "native"):
             yield torch.device("cuda:0")
 
 

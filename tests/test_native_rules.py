@@ -8,7 +8,8 @@ from native_rules import run, type_of
 from tritorch.cuda.native import reductions, shapes
 from tritorch.cuda.native.ttir import Type
 
-SHAPES = [(1,), (2,), (8,), (32,), (256,), (2, 64), (64, 2), (4, 4), (16, 16), (1, 8), (8, 1), (128, 16), (2, 4, 8), (16, 2, 4), (4, 1, 32), (2, 8, 2, 4)]
+SHAPES = [(1,), (2,), (8,), (32,), (256,), (2, 64), (64, 2), (4, 4), (16, 16), (1, 8), (8, 1), (128, 16), (2, 4, 8), (16, 2, 4), (4, 1, 32),
+          (2, 8, 2, 4)]
 CASES = [(shape, axis) for shape in SHAPES for axis in range(len(shape))]
 
 
@@ -39,7 +40,8 @@ def anded(em, lanes, x, y):
 
 def larger_bits(em, lanes, x, y):
     """bfloat16 of no sign, as bits."""
-    return [em.set(f"select {many('i1', lanes)} {em.value('icmp ugt', 'i16', lanes, x, y)}, {many('i16', lanes)} {x}, {many('i16', lanes)} {y}")]
+    kind, more = many("i16", lanes), em.value("icmp ugt", "i16", lanes, x, y)
+    return [em.set(f"select {many('i1', lanes)} {more}, {kind} {x}, {kind} {y}")]
 
 
 def many(kind, lanes):
@@ -62,7 +64,7 @@ def test_sums(shape, axis):
     np.testing.assert_allclose(out, x.astype("f8").sum(axis), rtol=1e-6, atol=2e-5)
 
 
-@pytest.mark.parametrize("shape, axis", CASES[::2] + [((512,), 0), ((4, 512), 1), ((512, 4), 0)])
+@pytest.mark.parametrize("shape, axis", CASES[::4] + [((512,), 0), ((4, 512), 1), ((512, 4), 0)])
 @pytest.mark.parametrize("dtype, element", [("i8", "i64"), ("i4", "i32")])
 def test_sums_of_integers(shape, axis, dtype, element):
     x = numbers(shape, dtype)
@@ -80,10 +82,10 @@ def test_all_and_largest_of_narrow_elements(shape, axis):
     np.testing.assert_array_equal(out, x.max(axis))
 
 
-@pytest.mark.parametrize("shape, axis", CASES)
+@pytest.mark.parametrize("shape, axis", CASES[::2] + [((512,), 0), ((64, 256), 0)])
 def test_argmax_breaks_ties_to_the_left(shape, axis):
     x = numbers(shape, "i4").astype("f4") // 500                    # many are equal
-    index = np.broadcast_to(np.arange(shape[axis], dtype="i4").reshape([-1 if a == axis else 1 for a in range(len(shape))]), shape).copy()
+    index = np.indices(shape, "i4")[axis].copy()
     kinds = [without(shape, axis, "f32"), without(shape, axis, "i32")]
     largest, where = run(reductions.RULES, "tt.reduce", [x, index], kinds, first_largest, axis=axis)
     np.testing.assert_array_equal(largest, x.max(axis))
@@ -120,8 +122,8 @@ def test_scans_keep_the_order(shape, axis, reverse):
         np.testing.assert_array_equal(np.moveaxis(out[1], axis, 0)[at], h)
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (2, 256), (256, 2), (8, 4), (16, 32), (4, 64, 2), (2, 4, 64), (8, 4, 32), (8, 16, 1), (4, 8, 16), (4, 4, 2, 16),
-                                   (2, 2, 2, 2), (1, 1, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 64), (2, 256), (256, 2), (8, 4), (16, 32), (4, 64, 2), (2, 4, 64), (8, 4, 32), (8, 16, 1),
+                                   (4, 8, 16), (2, 4, 2, 16), (1, 1, 4)], ids=str)
 def test_permutations(shape):
     for i, order in enumerate(itertools.permutations(range(len(shape)))):
         x = numbers(shape, ("f4", "u2", "i8", "i1", "?")[i % 5])

@@ -97,15 +97,26 @@ def info():
     if driver.available():
         for index in range(driver.count()):
             p = driver.current().device_properties(index)
-            print(f"cuda:{index} {p.name}, sm_{p.major}{p.minor}, {p.total_memory >> 30} GiB, {p.multi_processor_count} multiprocessors")
+            print(f"cuda:{index} {p.name}, {_kind_of(p)}")
     else:
         try:
             driver.current()
         except RuntimeError as error:
             print(error)
-    kernels = list((compiler.cache_folder() / "kernels").glob("*.z"))
+    kernels = [file for folder in ("kernels", "native") for file in (compiler.cache_folder() / folder).glob("*.z")]
     print(f"{compiler.cache_folder()}: {len(kernels)} kernels, {sum(k.stat().st_size for k in kernels) / 1e6:.1f} MB")
     return 0
+
+
+def _kind_of(properties):
+    from tritorch.cuda import driver
+
+    memory, count = f"{properties.total_memory >> 30} GiB", properties.multi_processor_count
+    if driver.current().name == "native":
+        from tritorch.cuda.native.llvm import processor
+
+        return f"kernels compiled for {' '.join(filter(None, processor()))}, {memory}, {count} threads"
+    return f"sm_{properties.major}{properties.minor}, {memory}, {count} multiprocessors"
 
 
 def where(name):

@@ -1,6 +1,8 @@
-"""How many threads numpy's matrix products use on the CPU."""
+"""How many threads numpy's matrix products use on the CPU, and kernels on the native device."""
 import os
 import warnings
+
+from tritorch.cuda import driver
 
 
 def _pools():
@@ -22,7 +24,10 @@ def get_num_threads():
 
 
 def set_num_threads(n):
-    """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it."""
+    """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it. The kernels of the native
+    device (`cuda.simulate(native=True)`), if it is in use, do so too."""
+    if driver.chosen() and driver.current().name == "native":
+        driver.current().threads = max(int(n), 1)
     pools = _pools()
     if pools is None:
         warnings.warn("set_num_threads: numpy's threads can be set by the package threadpoolctl, which is not installed; use "

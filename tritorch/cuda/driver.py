@@ -1,7 +1,8 @@
 """The protocol between tritorch and a device, and the choice of who speaks it.
 
-Everything above this file is the same code on a GPU (`nvidia.NvidiaDriver`), on the simulated device
-(`simulated.SimulatedDriver`) and on the native one, which compiles kernels for the host (`native.driver.NativeDriver`). Handles (streams, events, graphs) and pointers are plain ints, sizes are bytes.
+Everything above this file is the same code on a GPU (`nvidia.NvidiaDriver`), on the simulated device (`simulated.SimulatedDriver`) and on
+the native one, which compiles kernels for the host (`native.driver.NativeDriver`). Handles (streams, events, graphs) and pointers are plain
+ints, sizes are bytes.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ class Pages(Arena):
     __slots__ = ()
 
     def __init__(self, nbytes, device, file=None):
+        self.views, self.device, self.managed, self.file = {}, device, False, file
         flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if file is None else {}
         memory = mmap.mmap(-1 if file is None else file, nbytes, **flags)
         if nbytes >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -67,7 +68,6 @@ class Pages(Arena):
         self._memory = self.bytes = np.frombuffer(memory, np.uint8)
         self.start = self._memory.ctypes.data
         self.end = self.start + nbytes
-        self.views, self.device, self.managed, self.file = {}, device, False, file
         self.starts, self.blocks = [self.start], [Block(self.start, self.end, "", self)]
 
 

@@ -16,7 +16,7 @@ from . import elf
 from .threads import Job, pool
 
 GRID = (2**31 - 1, 65535, 65535)    # the most programs of a launch, as on a GPU
-SPLIT = 60e-6                       # seconds of a launch from which on it pays to wake other threads
+SPLIT = 30e-6                       # seconds of work for which it pays to wake another thread
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _FORMATS = {"fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d", "fp16": "e6x", "f16": "e6x", "bf16": "H6x", "u64": "Q"}
 _LIMITS = {"f4x": 3.4028235677973366e38, "e6x": 65520.0}         # from here on a float is nearer to infinity
@@ -76,6 +76,8 @@ def _described(flags, d):
 
 
 def _bfloat16(value):
+    if abs(value) >= _LIMITS["f4x"]:
+        value = math.copysign(math.inf, value)
     bits = struct.unpack("<I", struct.pack("<f", value))[0]
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0,)
 
@@ -117,7 +119,7 @@ class NativeFunction:
         self.info = {"scratch": compiled.scratch, "code": len(compiled.code)}
         layout = Layout(name, signature, len(compiled.arguments))
         entry = _ENTRY(self.loaded.address("entry"))
-        self.launch = _launching(driver, name, layout, compiled, _running(driver, entry, compiled), self.loaded)
+        self.launch = _launching(driver, name, layout, compiled, entry, self.loaded)
 
 
 def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
@@ -125,34 +127,41 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
     thread, because it may assert what other programs have done."""
     clock, alone, known = time.perf_counter, bool(compiled.messages), 0.0
 
-    def run(space, count):
+    def learn(seconds):
+        """A turn in which the system had something else to do does not count for much."""
         nonlocal known
-        if count == 1 or alone or driver.threads == 1:
+        known = seconds if seconds < known or not known else known + 0.2 * (min(seconds, 2 * known) - known)
+
+    def run(space, count):
+        if alone or driver.threads == 1:
             return entry(space.arguments, space.scratches[0], 0, count)
-        begin = clock()
-        first = 0
+        begin, first = clock(), 0
         if not known:
             entry(space.arguments, space.scratches[0], 0, 1)
-            first, known = 1, clock() - begin
-        if known * (count - first) < SPLIT:
+            learn(clock() - begin)
+            begin, first = clock(), 1
+        threads = min(driver.threads, count - first, int(known * (count - first) / SPLIT) + 1 if SPLIT else count)
+        if threads <= 1:
             entry(space.arguments, space.scratches[0], first, count)
-            known = 0.5 * known + 0.5 * (clock() - begin) / count
+            if count > first:
+                learn((clock() - begin) / (count - first))
         else:
-            threads = min(driver.threads, count - first)
             space.fit(0, compiled.scratch, threads)
-            pool.run(Job(entry, space.arguments, space.scratches[:threads], first, count))
-            known = 0.5 * known + 0.5 * (clock() - begin) * threads / count
+            learn(pool.run(Job(entry, space.arguments, space.scratches[:threads], first, count)))
+        return None
 
     return run
 
 
-def _launching(driver: Any, name: str, layout: Layout, compiled: Any, run: Callable, loaded: Any) -> Callable:
-    """Long, because it is the path of every launch; `loaded` lives as long as it."""
+def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Callable, loaded: Any) -> Callable:
+    """Long, because it is the path of every launch, 2 µs for one program. `loaded` lives as long as what is returned."""
     pack, expand, size, scratch, messages = layout.pack, layout.expand, layout.size, compiled.scratch, compiled.messages
-    spaces, streams = driver.spaces, driver.streams
+    spaces, streams, run = driver.spaces, driver.streams, _running(driver, entry, compiled)
+    most_x, most_y, most_z = GRID
 
-    def packed(values, gx, gy, gz):
-        """A space with the arguments in it."""
+    def launch(gx, gy, gz, stream, values):
+        if not (0 < gx <= most_x and 0 < gy <= most_y and 0 < gz <= most_z):
+            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
         try:
             space = spaces.pop()
         except IndexError:
@@ -165,26 +174,23 @@ def _launching(driver: Any, name: str, layout: Layout, compiled: Any, run: Calla
             pack(space.view, 0, *values, gx, gy, gz, space.arguments - 8)
         except OverflowError:
             pack(space.view, 0, *layout.saturate(values), gx, gy, gz, space.arguments - 8)
-        return space
+        count = gx * gy * gz
+        if driver.recording or stream and stream not in streams:
+            return driver.record(stream, functools.partial(start, space, count))
+        start(space, count)
+        spaces.append(space)
+        return None
 
     def start(space, count):
-        run(space, count)
+        if count == 1:
+            entry(space.arguments, space.scratches[0], 0, 1)
+        else:
+            run(space, count)
         if messages and space.error.value:
             number, space.error.value = space.error.value, 0
             from tritorch.cuda.simulated.interpreter import KernelError
 
             raise KernelError(f"{name}: AssertionError: {messages[number - 1]}")
-
-    def launch(gx, gy, gz, stream, values):
-        if not (0 < gx <= GRID[0] and 0 < gy <= GRID[1] and 0 < gz <= GRID[2]):
-            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
-        if driver.recording or stream and stream not in streams:
-            kept = packed(values, gx, gy, gz)
-            return driver.record(stream, lambda: start(kept, gx * gy * gz))
-        space = packed(values, gx, gy, gz)
-        start(space, gx * gy * gz)
-        spaces.append(space)
-        return None
 
     launch.loaded = loaded
     return launch

@@ -18,6 +18,7 @@ from .ttir import Type
 
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
 MOST = 16                                       # operators in what is computed again wherever it is needed
+DEAR = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 STRUCTURAL = reductions.RULES | shapes.RULES | products.RULES
 ORDER = ("gpu.barrier", "ttg.local_barrier", "tt.debug_barrier", "nvvm.barrier0", "rocdl.barrier")
 
@@ -143,7 +144,7 @@ class Lowering(Control):
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + 1
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if op.name in DEAR else 1)
             if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:
@@ -194,7 +195,28 @@ class Lowering(Control):
             for result in op.results:
                 if any(user not in inside for user in result.users):
                     kept[result] = self.em.allocate(Type(tuple(group.shape[d] for d in order), result.type.element, result.type.pointee))
-        with Loops(self.em, group.shape, axis=group.axis) as point:
+        loops = Loops(self.em, group.shape, axis=group.axis)
+        with loops.rows() as row:
+            accessed = [op for op in group.ops if op.name in ("tt.load", "tt.store")]
+            sure = accesses.sure(self.at, accessed, row) if loops.length > loops.lanes else None
+            if sure is None:
+                self.along(loops, row, None, group, kept, order)
+            else:
+                yes, no, end = self.em.label(), self.em.label(), self.em.label()
+                self.em.branch(sure[1], yes, no)
+                for label, known in ((yes, sure[0]), (no, None)):
+                    self.em.start(label)
+                    self.along(loops, row, known, group, kept, order)
+                    self.em.jump(end)
+                self.em.start(end)
+        for result, buffer in kept.items():
+            self.held[result] = shapes.permuted(self.em, buffer, result.type, [order.index(d) for d in range(len(order))])
+            if (self.held[result].owner or self.held[result]) is not buffer:
+                self.em.release(buffer)
+
+    def along(self, loops, row, sure, group, kept, order):
+        """The loop along a row."""
+        with loops.along(row, sure) as point:
             place = flat(self.em, [group.shape[d] for d in order], [point.indices[d] for d in order]) if kept else ""
             for op in group.ops:
                 if op.name == "tt.store":
@@ -204,10 +226,6 @@ class Lowering(Control):
                 for result in op.results:
                     if result in kept:
                         self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
-        for result, buffer in kept.items():
-            self.held[result] = shapes.permuted(self.em, buffer, result.type, [order.index(d) for d in range(len(order))])
-            if (self.held[result].owner or self.held[result]) is not buffer:
-                self.em.release(buffer)
 
     def index(self, shape, point):
         return flat(self.em, shape, point.indices)

@@ -6,6 +6,7 @@ all lanes have the same element. Values that are not in memory are computed from
 """
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ class Point:
     axis: int | None
     lanes: int
     known: dict = field(default_factory=dict)
+    sure: dict | None = None                # load or store -> (address of the row's first element, stride): no lane is masked
 
     def moved(self, indices, axis):
         return Point(tuple(indices), axis, self.lanes if axis is not None else 1, self.known)
@@ -209,9 +211,10 @@ class Evaluator:
 
     # what is known of a value along the lanes
     def affine(self, value, point):
-        """(first, stride): lane i has first + i * stride (of pointers: in elements). None where that is not known."""
+        """(first, stride, conditions): lane i has first + i * stride (of pointers: in elements), if all the conditions, i1s, hold. None
+        where nothing is known."""
         if point.lanes == 1 or point.axis is None:
-            return self.at(value, point)[0], 0
+            return self.at(value, point)[0], 0, ()
         key = "affine", value, point.indices, point.lanes
         if key not in point.known:
             point.known[key] = self._affine(value, point)
@@ -219,18 +222,20 @@ class Evaluator:
 
     def _affine(self, value, point):
         op, held = value.op, self.held.get(value)
+        if isinstance(held, Buffer):
+            return self.run_of(value, held, point)
         if held is not None:
-            return None if isinstance(held, Buffer) else held.affine(self, point)
+            return held.affine(self, point)
         if op is None:
             return None
         if op.name in VIEWS:
             return self.affine(op.operands[0], self.view(op, point))
         if op.name in ("tt.splat", "arith.constant"):
             register, lanes = self.at(value, point)
-            return (register, 0) if lanes == 1 else None
+            return (register, 0, ()) if lanes == 1 else None
         if op.name == "tt.make_range":
             first = Point(point.indices, None, 1, point.known)
-            return self.tt_make_range(op, first)[0], 1
+            return self.tt_make_range(op, first)[0], 1, ()
         return self._affine_of(op, point) if op.name in STRIDES else None
 
     def along(self, value, axis):
@@ -274,13 +279,36 @@ class Evaluator:
         parts = [self.affine(operand, point) for operand in op.operands]
         if None in parts:
             return None
-        stride = STRIDES[op.name](*((first, stride) for first, stride in parts))
+        stride, conditions = STRIDES[op.name](*(part[:2] for part in parts)), [c for part in parts for c in part[2]]
         if stride is None:
+            if op.name in WRAPPING and parts[0][1] == 1 and parts[1][1] == 0 and op.name.endswith("si"):
+                return self.wrapped(op, parts, conditions, point)
             return None
         if op.name == "tt.bitcast" and stride and pointee_size(op.operands[0].type) != pointee_size(op.results[0].type):
             return None
-        first = elementwise.find(op)(self.em, op, [first for first, _ in parts], 1)
-        return first, stride
+        first = elementwise.find(op)(self.em, op, [part[0] for part in parts], 1)
+        return first, stride, tuple(conditions)
+
+    def wrapped(self, op, parts, conditions, point):
+        """Quotients and remainders of numbers that follow each other, where none of them but the first may be a multiple of the divisor."""
+        em, element = self.em, op.results[0].type.element
+        (first, _, _), (divisor, _, _) = parts
+        quotient, remainder = (elementwise.division(em, op, [first, divisor], 1, name) for name in ("divsi", "remsi"))
+        last = em.value("add", element, 1, remainder, str(point.lanes - 1))
+        conditions.append(em.value("icmp slt", element, 1, last, divisor))
+        conditions.append(em.value("icmp sge", element, 1, remainder, "0"))
+        return (quotient, 0, tuple(conditions)) if op.name == "arith.divsi" else (remainder, 1, tuple(conditions))
+
+    def run_of(self, value, buffer, point):
+        """Remainders of numbers that follow each other do so themselves if the last is as far from the first as it would be then."""
+        op = value.op
+        if op is None or op.name != "arith.remsi" or self.along(op.operands[0], point.axis) != 1 or self.along(op.operands[1], point.axis) != 0:
+            return None
+        em, element = self.em, value.type.element
+        start, stride = flat(em, value.type.shape, point.indices), strides_of(value.type.shape)[point.axis]
+        first, last = em.load(buffer, start, 1), em.load(buffer, plus(em, start, (point.lanes - 1) * stride), 1)
+        expected = em.value("add", element, 1, first, str(point.lanes - 1))
+        return first, 1, (em.value("icmp eq", element, 1, last, expected),)
 
 
 def pointee_size(kind):
@@ -302,6 +330,7 @@ def equal(*parts):
     return None if any(stride for _, stride in parts) else 0
 
 
+WRAPPING = ("arith.divsi", "arith.remsi")
 STRIDES = {
     "arith.addi": lambda a, b: a[1] + b[1],
     "arith.subi": lambda a, b: a[1] - b[1],
@@ -316,23 +345,33 @@ STRIDES = {
 
 
 class Loops:
-    """The loops over a tensor, in which a Point is: along `axis`, else the last dim of more than one element, in steps of the lanes."""
+    """The loops over a tensor: `with rows() as point` those over all dims but `axis` (else the last dim of more than one element), and in them
+    `with lane_loop(point) as point` the one along it, in steps of `lanes`."""
 
     def __init__(self, em, shape, lanes=LANES, axis=None):
         self.em, self.shape = em, shape
         axes = [d for d, n in enumerate(shape) if n > 1]
         self.axis = axis if axis is not None else axes[-1] if axes else None
-        self.lanes = min(lanes, shape[self.axis]) if axes else 1
-        self.open = []
+        self.length = shape[self.axis] if axes else 1
+        self.lanes = min(lanes, self.length)
+
+    @contextlib.contextmanager
+    def rows(self):
+        """A point whose lanes are a whole row."""
+        with contextlib.ExitStack() as stack:
+            indices = [stack.enter_context(self.em.loop("0", str(n))) if d != self.axis else "0" for d, n in enumerate(self.shape)]
+            yield Point(tuple(indices), self.axis if self.length > 1 else None, self.length)
+
+    @contextlib.contextmanager
+    def along(self, row, sure=None):
+        """Points of a row; `sure` has what is known of all of its accesses."""
+        with self.em.loop("0", str(self.length), self.lanes) as i:
+            indices = tuple(i if d == self.axis else index for d, index in enumerate(row.indices))
+            yield Point(indices, self.axis if self.lanes > 1 else None, self.lanes, dict(row.known), sure)
 
     def __enter__(self):
-        indices = ["0"] * len(self.shape)
-        for d in sorted(range(len(self.shape)), key=lambda d: d == self.axis):
-            loop = self.em.loop("0", str(self.shape[d]), self.lanes if d == self.axis else 1)
-            self.open.append(loop)
-            indices[d] = loop.__enter__()
-        return Point(tuple(indices), self.axis if self.lanes > 1 else None, self.lanes)
+        self.stack = contextlib.ExitStack()
+        return self.stack.enter_context(self.along(self.stack.enter_context(self.rows())))
 
     def __exit__(self, *error):
-        while self.open:
-            self.open.pop().__exit__(*error)
+        return self.stack.__exit__(*error)

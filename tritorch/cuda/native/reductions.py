@@ -51,7 +51,7 @@ class Combination:
         return [shuffled(self.em, element, lanes, value, indices, other) for element, value, other in zip(self.elements, values, others)]
 
     def carried(self, start, stop, values, lanes, body):
-        """`for i in range(start, stop): values = body(i, values)`, of at least one turn, with the values in registers. Any number of lists' worth."""
+        """`for i in range(start, stop): values = body(i, values)`, of at least one turn; the values are one list or more of registers."""
         if stop - start == 1:
             return body(str(start), values)
         em = self.em
@@ -89,8 +89,8 @@ def reduce(em, op, operands, region):
         rooms.append(combine.room(outer * size))
         return rooms[-1]
 
-    if outer * width <= combine.lanes:
-        values = accumulated(combine, parts, turns, width, "0", [0], outer * width) if turns > 1 else combine.load(parts, "0", outer * width)
+    if turns > 1 and outer * width <= combine.lanes:                # a single row: it stays in registers
+        values = accumulated(combine, parts, turns, width, "0", [0], width)
     else:
         if turns > 1:
             parts = rows_accumulated(combine, parts, target(width), outer, turns, width)
@@ -121,7 +121,7 @@ def rows_accumulated(combine, parts, target, outer, turns, width):
 
 
 def accumulated(combine, parts, turns, width, base, columns, lanes):
-    """The vectors at base + column, base + column + width, … (`turns` of them) combined to one for each column; the registers of all of them."""
+    """For each column the vectors at base + column, base + column + width, … (`turns` of them) combined; the registers of all columns."""
     em, each = combine.em, len(parts)
     pieces = min(max(combine.chains // len(columns), 1), turns)
     starts = [piece * (turns // pieces) * width + column for piece in range(pieces) for column in columns]
@@ -145,7 +145,7 @@ def accumulated(combine, parts, turns, width, base, columns, lanes):
 
 
 def halves(lanes, width):
-    """The lanes of the left and right halves of all rows of a width; two vectors of `lanes` are counted through where `lanes` is a half of all."""
+    """The lanes that are in the left, and those that are in the right half of their row of a width."""
     left = [row + i for row in range(0, lanes, width) for i in range(width // 2)]
     return left, [i + width // 2 for i in left]
 

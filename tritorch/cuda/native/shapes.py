@@ -7,7 +7,7 @@ from __future__ import annotations
 from .emit import LANES, llvm_type, storage_bytes
 from .ttir import Type
 
-TILE = {1: 16, 2: 8, 4: 8, 8: 4}                # rows and columns that are transposed in registers, by the bytes of an element
+TILE = {1: (16, 16), 2: (8, 8), 4: (8, 8), 8: (8, 4)}      # columns and rows that are transposed in registers, by the bytes of an element
 
 
 def place(em, *terms):
@@ -131,7 +131,7 @@ def move_tiles(em, old, new, shape, order):
     """The last axis is another: tiles of both axes that are the last are transposed in registers."""
     froms, tos = strides_of(shape), target_strides(shape, order)
     last, other = len(shape) - 1, order[-1]                                  # the last axes of the source and of the result
-    columns, rows = tile(shape[last], shape[other], TILE[storage_bytes(old.type.element)])
+    columns, rows = tile(shape[last], shape[other], *TILE[storage_bytes(old.type.element)])
     whole_source = columns == shape[last] and froms[other] == columns       # the tile lies in one piece
     whole_target = rows == shape[other] and tos[last] == rows
     size = rows * columns
@@ -140,26 +140,31 @@ def move_tiles(em, old, new, shape, order):
     steps = {last: columns, other: rows}
 
     def body(source, target):
-        vectors = [em.load(old, place(em, (source, 1), (i // reading, froms[other]), (i % reading, 1)), lanes) for i in range(0, size, lanes)]
+        pieces = range(0, size, lanes)
+        vectors = [em.load(old, place(em, (source, 1), (i // reading, froms[other]), (i % reading, 1)), lanes) for i in pieces]
         vectors = transposed(em, old.type.element, lanes, vectors, rows, columns)
-        for i, vector in zip(range(0, size, lanes), vectors):
+        for i, vector in zip(pieces, vectors):
             em.store(new, place(em, (target, 1), (i // writing, tos[last]), (i % writing, 1)), vector, lanes)
 
     Nest(em, [(shape[axis], steps.get(axis, 1), froms[axis], tos[axis]) for axis in order], body)()
 
 
-def tile(columns, rows, side):
-    """How many columns and rows are moved at once: side x side, longer along one where there is less of the other."""
-    wide, high = min(columns, side), min(rows, side)
-    return min(columns, LANES, side * side // high), min(rows, LANES, side * side // wide)
+def tile(columns, rows, wide, high):
+    """How many columns and rows are moved at once: wide x high, longer along one where there is less of the other."""
+    across, down = min(columns, wide), min(rows, high)
+    return min(columns, LANES, wide * high // down), min(rows, LANES, wide * high // across)
 
 
 def transposed(em, element, lanes, vectors, rows, columns):
-    """rows x columns -> columns x rows, both row by row in vectors. A step turns the bits of the element's number by one: the elements of the upper
-    half go between those of the lower half, or, backwards, the odd ones go behind the even ones."""
+    """rows x columns -> columns x rows, both row by row in vectors.
+
+    A step turns the bits of the elements' numbers by one: the upper half goes between the elements of the lower half, or, backwards, the
+    odd ones go behind the even ones.
+    """
     count = len(vectors)
     if count == 1:
-        return [shuffled(em, element, lanes, vectors[0], [row * columns + column for column in range(columns) for row in range(rows)])]
+        indices = [row * columns + column for column in range(columns) for row in range(rows)]
+        return [shuffled(em, element, lanes, vectors[0], indices)]
     forwards, backwards = rows.bit_length() - 1, columns.bit_length() - 1
     for _ in range(min(forwards, backwards)):
         if forwards <= backwards:
@@ -269,4 +274,5 @@ def histogram(em, op, operands, region):
     return [result]
 
 
-RULES = {"tt.reshape": reshape, "tt.trans": trans, "tt.join": join, "tt.split": split, "tt.cat": cat, "tt.gather": gather, "tt.histogram": histogram}
+RULES = {"tt.reshape": reshape, "tt.trans": trans, "tt.join": join, "tt.split": split, "tt.cat": cat, "tt.gather": gather,
+         "tt.histogram": histogram}

@@ -6,6 +6,7 @@ import itertools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 PIECES = 4                          # of a grid for each thread: some take longer than others
@@ -29,13 +30,15 @@ class Job:
         self.done = threading.Lock()
         self.done.acquire()
 
-    def work(self) -> None:
-        """Take pieces until there are none; whoever ends the last one says so."""
-        bounds, scratch = self.bounds, self.scratches[next(self.places)]
+    def work(self) -> int:
+        """Take pieces until there are none; whoever ends the last one says so. How many programs they were."""
+        bounds, scratch, programs = self.bounds, self.scratches[next(self.places)], 0
         while (i := next(self.next)) < len(bounds) - 1:
             self.entry(self.arguments, scratch, bounds[i], bounds[i + 1])
+            programs += bounds[i + 1] - bounds[i]
             if next(self.ended) == len(bounds) - 1:
                 self.done.release()
+        return programs
 
 
 class Pool:
@@ -45,15 +48,19 @@ class Pool:
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.size, self.process, self.lock = 0, os.getpid(), threading.Lock()
 
-    def run(self, job: Job) -> None:
-        """Do a job with as many threads as it has places for, this one among them."""
+    def run(self, job: Job) -> float:
+        """Do a job with as many threads as it has places for, this one among them. Seconds that a program takes
+        this one, which may have come too late for any: infinitely many."""
         helpers = len(job.scratches) - 1
         if self.size < helpers or self.process != os.getpid():
             self.grow(helpers)
         for _ in range(helpers):
             self.jobs.put(job)
-        job.work()
+        begin = time.perf_counter()
+        programs = job.work()
+        seconds = time.perf_counter() - begin
         job.done.acquire()
+        return seconds / programs if programs else float("inf")
 
     def grow(self, size: int) -> None:
         """Have so many threads. After a fork there are none."""
