@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .vectors import WIDTH, Lanes
+from .vectors import BITS, Lanes
 
 
 class Float8(NamedTuple):
@@ -107,8 +107,8 @@ def to_integer(em, register, source, target, signed, lanes):
     x = Lanes(em, register, source, lanes)
     if target == "i1":
         return x.differs(0.0).register
-    width = max(32, WIDTH[target])
-    signed = signed or width != WIDTH[target]
+    width = max(32, BITS[target])
+    signed = signed or width != BITS[target]
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1)) if signed else (0, 2**width)
     last = float(high) - 2.0 ** (high.bit_length() - 1 - {"f32": 24, "f64": 53}[source]) if width > 32 or source == "f32" else high - 1.0
     held = (x < last).where(x, last)                                   # LLVM leaves a number outside, and NaN, undefined
@@ -116,8 +116,8 @@ def to_integer(em, register, source, target, signed, lanes):
     whole = held.convert("fptosi" if signed else "fptoui", f"i{width}")
     if last != high - 1:
         whole = (x >= float(high)).where(high - 1, whole)
-    whole = x.compare("uno", x).where(1 << (width - 1) if 64 in (width, WIDTH[source]) else 0, whole)
-    return (whole.convert("trunc", target) if width != WIDTH[target] else whole).register
+    whole = x.compare("uno", x).where(1 << (width - 1) if 64 in (width, BITS[source]) else 0, whole)
+    return (whole.convert("trunc", target) if width != BITS[target] else whole).register
 
 
 def to_float(em, register, source, target, signed, lanes):
