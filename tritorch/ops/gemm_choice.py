@@ -110,6 +110,7 @@ SWAPPED, LINES = 64, 16             # rows of a result, up to which those of its
 ADDRESSES = 150                     # cycles that a tile takes longer to begin whose addresses threads work out, not TMA
 BEGIN_WHOLE, CUT = 1200, 38         # cycles until a small product multiplies; in which a thread cuts a number into parts
 BEHIND = 0.18                       # cycles for each element of a tile, with an activation or slope, unless another consumer multiplies
+ON_HOST = 128                       # rows, columns and elements of K of a tile of the host's: 64 KiB each of float32, in the second cache
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
@@ -139,11 +140,10 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         block_k = min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), side)
         splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
-    if machine[2] == 0:                                                  # by M: a few tiles for each processor; by caches: the rest
-        import os
-        BM,BN,BK=map(int,os.environ.get("NB","64,128,64").split(","))
-        block_m = min(max(next_power_of_2(M),16), BM)
-        return [(0, _plain(block_m, min(max(next_power_of_2(N), 16), BN), min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), BK), 4, 1, 1))]
+    if machine[2] == 0:
+        side = ON_HOST if tiles_of(M, N, batch, ON_HOST, ON_HOST) >= 2 * machine[0] else ON_HOST // 2
+        block_m, block_n = [min(max(next_power_of_2(n), 16), side) for n in (M, N)]
+        return [(0, _plain(block_m, block_n, min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), ON_HOST), 4, 1, 1))]
     found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
         tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1       # one warp waits for each of its blocks of K, or others are there

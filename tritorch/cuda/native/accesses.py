@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from . import elementwise
 from .emit import llvm_type, storage, storage_bytes, suffix
+from .points import Point
 from .ttir import type_of
 
 LESS = {"slt": ("sext", 0), "sle": ("sext", 1), "ult": ("zext", 0), "ule": ("zext", 1)}
@@ -19,6 +20,11 @@ class Mask:
     @property
     def everything(self):
         return self.count is None and self.one is None and self.vector is None
+
+    @property
+    def uniform(self):
+        """Whether all lanes have the same answer."""
+        return self.count is None and self.vector is None
 
     def full(self, em, lanes):
         """An i1: whether every lane is wanted."""
@@ -43,8 +49,9 @@ class Mask:
 
 
 def both(em, parts, lanes=1):
-    result = parts[0]
-    for part in parts[1:]:
+    """All of them."""
+    result, *more = dict.fromkeys(parts)
+    for part in more:
         result = em.value("and", "i1", lanes, result, part)
     return result
 
@@ -87,7 +94,7 @@ def prefix(at, op, point):
     if predicate not in LESS or left.type.element not in ("i32", "i64"):
         return None
     a, b = at.affine(left, point), at.affine(right, point)
-    if not a or not b or a[1] != 1 or b[1] != 0:
+    if not a or not b or a[1:] != (1, ()) or b[1:] != (0, ()):
         return None
     extend, more = LESS[predicate]
     ends = [r if kind == "i64" or not r.startswith("%") else em.set(f"{extend} {kind} {r} to i64")
@@ -124,34 +131,39 @@ def call_helper(em, name, element, lanes, address, mask, values):
 
 # addresses
 class Place:
-    """Where the lanes of an access are: `first` (an i64) and, of several lanes that do not follow each other for sure, `vector`."""
+    """Where the lanes of an access are: from `first` on (an i64), one after the other, or all at the `same`, if the `conditions` hold; else
+    `vector()` has the addresses."""
 
     def __init__(self, at, pointer, point, size):
+        self.at, self.pointer, self.point, self.size = at, pointer, point, size
         found = at.affine(pointer, point)
-        self.first = self.vector = None
-        if found and found[1] in (0, 1):
-            self.first, self.same = found[0], found[1] == 0
+        self.known, self.same, self.conditions = None, False, []
+        if found and found[1] in (0, 1) and not (found[1] == 0 and found[2]):
+            self.first, self.same, self.conditions = found[0], found[1] == 0, list(found[2])
             return
         register, lanes = at.at(pointer, point)
         if lanes == 1:
             self.first, self.same = register, True
         else:
-            self.vector, self.same, self.size = register, False, size
+            self.known = register
             self.first = at.em.lane(register, "ptr", lanes, 0)
+            self.conditions = [self.follow(at.em, lanes)]
 
-    def addresses(self, em, lanes, size):
-        if self.vector:
-            return self.vector
-        offsets = em.iota("i64", lanes, 0 if self.same else size)
-        return em.value("add", "i64", lanes, em.splat(self.first, "i64", lanes), offsets)
+    def vector(self):
+        """The addresses of all lanes."""
+        em, lanes = self.at.em, self.point.lanes
+        if self.known is None and self.same:
+            return em.splat(self.first, "i64", lanes)
+        if self.known is None:
+            return self.at.spread(self.pointer, Point(self.point.indices, self.point.axis, lanes, dict(self.point.known)))
+        return self.known
 
     def follow(self, em, lanes):
-        """An i1: whether the addresses follow each other; None where they do for sure."""
-        if not self.vector:
-            return None
+        """An i1: whether the addresses follow each other."""
         expected = em.value("add", "i64", lanes, em.splat(self.first, "i64", lanes), em.iota("i64", lanes, self.size))
-        equal = em.value("icmp eq", "i64", lanes, self.vector, expected)
-        return em.set(f"icmp eq i{lanes} {em.set(f'bitcast {llvm_type(chr(105) + chr(49), lanes)} {equal} to i{lanes}')}, -1")
+        equal = em.value("icmp eq", "i64", lanes, self.known, expected)
+        bits = em.set(f"bitcast {llvm_type('i1', lanes)} {equal} to i{lanes}")
+        return em.set(f"icmp eq i{lanes} {bits}, -1")
 
 
 def in_memory(em, register, element, lanes):
@@ -172,70 +184,51 @@ def load(at, op, point):
     em, element = at.em, op.results[0].type.element
     pointer, mask, other = (*op.operands, None, None)[:3]
     size, kept = storage_bytes(element), storage(element)
-    wanted = mask_of(at, mask, point)
-    place = Place(at, pointer, point, size)
-    lanes = 1 if place.same and (wanted.everything or (wanted.one and not wanted.vector and not wanted.count)) else point.lanes
-    if lanes > 1 and place.same and not place.vector:
-        place.vector, place.size = place.addresses(em, lanes, size), size
-    kind = llvm_type(kept, lanes)
-
-    def otherwise():
-        if other is None:
-            return em.number(0, kept, lanes) if kept[0] == "i" or kept == "ptr" else em.number(0.0, kept, lanes)
-        register, n = at.at(other, point)
-        register = in_memory(em, register, element, n)
-        if lanes == 1 and n > 1:
-            raise AssertionError("a load of one address with several answers")
-        return em.splat(register, kept, lanes) if n < lanes else register
-
-    if lanes == 1 and other is not None and at.at(other, point)[1] > 1:
-        lanes = point.lanes
-        place.vector, place.size, kind = place.addresses(em, lanes, size), size, llvm_type(kept, lanes)
-
-    def wide():
-        address = em.set(f"inttoptr i64 {place.first} to ptr")
-        return em.set(f"load {kind}, ptr {address}, align {size}")
-
-    conditions = [c for c in ([] if wanted.everything else [wanted.full(em, lanes)]) + [place.follow(em, lanes)] if c]
+    wanted, place = mask_of(at, mask, point), Place(at, pointer, point, size)
+    spare, spares = at.at(other, point) if other is not None else (em.number(0, element), 1)
+    alone = place.same and wanted.uniform and spares == 1               # all lanes get the same
+    lanes = 1 if alone else point.lanes
+    kind, spare = llvm_type(kept, lanes), in_memory(em, em.splat(spare, element, lanes) if spares < lanes else spare, element, lanes)
+    conditions = place.conditions + ([] if wanted.everything else [wanted.full(em, lanes)])
+    if place.same and lanes > 1:
+        conditions = ["false"]                                          # an address for several lanes: as if it were several
     if not conditions:
-        return from_memory(em, wide(), element, lanes), lanes
-    spare = otherwise()
+        return from_memory(em, wide_load(em, place, kind, size), element, lanes), lanes
     yes, no, end = em.label(), em.label(), em.label()
     em.branch(both(em, conditions), yes, no)
     em.start(yes)
-    found, left = wide(), em.block
+    found, left = wide_load(em, place, kind, size), em.block
     em.jump(end)
     em.start(no)
-    if lanes == 1:
-        partial = spare
-    elif place.vector:
-        partial = call_helper(em, "gather", element, lanes, place.vector, wanted.all_lanes(em, lanes), spare)
-    elif wanted.one and not wanted.count and not wanted.vector:
-        partial = spare
+    if place.same or place.conditions:
+        partial = spare if lanes == 1 else call_helper(em, "gather", element, lanes, place.vector(), wanted.all_lanes(em, lanes), spare)
     else:
-        partial = call_helper(em, "load", element, lanes, place.first, wanted.all_lanes(em, lanes), spare)
+        partial = spare if wanted.uniform else call_helper(em, "load", element, lanes, place.first, wanted.all_lanes(em, lanes), spare)
     right = em.block
     em.go_on(end)
-    register = em.set(f"phi {kind} [ {found}, %{left} ], [ {partial}, %{right} ]")
-    return from_memory(em, register, element, lanes), lanes
+    return from_memory(em, em.set(f"phi {kind} [ {found}, %{left} ], [ {partial}, %{right} ]"), element, lanes), lanes
+
+
+def wide_load(em, place, kind, size):
+    address = em.set(f"inttoptr i64 {place.first} to ptr")
+    return em.set(f"load {kind}, ptr {address}, align {size}")
 
 
 def store(at, op, point):
     """A tt.store."""
     em, (pointer, value, *mask) = at.em, op.operands
-    element = value.type.element
-    size, lanes = storage_bytes(element), point.lanes
-    wanted = mask_of(at, mask[0] if mask else None, point)
-    place = Place(at, pointer, point, size)
-    if lanes > 1 and place.same and not place.vector:
-        place.vector, place.size = place.addresses(em, lanes, size), size
+    element, lanes = value.type.element, point.lanes
+    size = storage_bytes(element)
+    wanted, place = mask_of(at, mask[0] if mask else None, point), Place(at, pointer, point, size)
     register = in_memory(em, at.spread(value, point), element, lanes)
+    conditions = place.conditions + ([] if wanted.everything else [wanted.full(em, lanes)])
+    if place.same and lanes > 1:
+        conditions = ["false"]
 
     def wide():
         address = em.set(f"inttoptr i64 {place.first} to ptr")
         em.line(f"store {llvm_type(storage(element), lanes)} {register}, ptr {address}, align {size}")
 
-    conditions = [c for c in ([] if wanted.everything else [wanted.full(em, lanes)]) + [place.follow(em, lanes)] if c]
     if not conditions:
         return wide()
     yes, no, end = em.label(), em.label(), em.label()
@@ -244,11 +237,10 @@ def store(at, op, point):
     wide()
     em.jump(end)
     em.start(no)
-    if lanes > 1:
-        if place.vector:
-            call_helper(em, "scatter", element, lanes, place.vector, wanted.all_lanes(em, lanes), register)
-        elif wanted.count or wanted.vector:
-            call_helper(em, "store", element, lanes, place.first, wanted.all_lanes(em, lanes), register)
+    if lanes > 1 and (place.same or place.conditions):
+        call_helper(em, "scatter", element, lanes, place.vector(), wanted.all_lanes(em, lanes), register)
+    elif lanes > 1 and not wanted.uniform:
+        call_helper(em, "store", element, lanes, place.first, wanted.all_lanes(em, lanes), register)
     em.go_on(end)
 
 

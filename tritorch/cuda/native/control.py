@@ -279,7 +279,7 @@ class Moving:
 
     def affine(self, at, point):
         found = at.affine(self.initial, point)
-        return found and (self.em.value("add", self.element, 1, found[0], self.offset), found[1])
+        return found and (self.em.value("add", self.element, 1, found[0], self.offset), *found[1:])
 
 
 def last_uses(block):

@@ -77,11 +77,12 @@ def extremes(em, op, registers, lanes):
 
 
 @rule("arith.divsi", "arith.divui", "arith.remsi", "arith.remui")
-def division(em, op, registers, lanes):
+def division(em, op, registers, lanes, name=""):
     """Division by 0, and of the least number by -1, would end the process: lanes that nobody looks at may do either."""
     a, b = registers
-    element, signed = element_of(op), op.name.endswith("si")
-    name = {"divsi": "sdiv", "divui": "udiv", "remsi": "srem", "remui": "urem"}[op.name[6:]]
+    name = name or op.name[6:]
+    element, signed = element_of(op), name.endswith("si")
+    name = {"divsi": "sdiv", "divui": "udiv", "remsi": "srem", "remui": "urem"}[name]
     fixed = re.findall(r"-?\d+", re.sub(r"i\d+|<\d+ x", "", b))
     if not b.startswith("%") and fixed and not {"0", "-1"} & set(fixed):
         return em.value(name, element, lanes, a, b)
@@ -93,7 +94,7 @@ def division(em, op, registers, lanes):
     safe = choose(em, wrong, one, b, element, lanes)
     if element == "i32" and lanes > 1:
         quotient = by_doubles(em, a, safe, signed, lanes)
-        if op.name.startswith("arith.rem"):
+        if name.endswith("rem"):
             quotient = em.value("sub", element, lanes, a, em.value("mul", element, lanes, quotient, safe))
     else:
         quotient = em.value(name, element, lanes, a, safe)

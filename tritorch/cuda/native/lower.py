@@ -18,6 +18,7 @@ from .ttir import Type
 
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
 MOST = 16                                       # operators in what is computed again wherever it is needed
+DEAR = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 STRUCTURAL = reductions.RULES | shapes.RULES | products.RULES
 ORDER = ("gpu.barrier", "ttg.local_barrier", "tt.debug_barrier", "nvvm.barrier0", "rocdl.barrier")
 
@@ -143,7 +144,7 @@ class Lowering(Control):
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + 1
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if op.name in DEAR else 1)
             if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:

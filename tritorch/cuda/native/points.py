@@ -209,9 +209,10 @@ class Evaluator:
 
     # what is known of a value along the lanes
     def affine(self, value, point):
-        """(first, stride): lane i has first + i * stride (of pointers: in elements). None where that is not known."""
+        """(first, stride, conditions): lane i has first + i * stride (of pointers: in elements), if all the conditions, i1s, hold. None
+        where nothing is known."""
         if point.lanes == 1 or point.axis is None:
-            return self.at(value, point)[0], 0
+            return self.at(value, point)[0], 0, ()
         key = "affine", value, point.indices, point.lanes
         if key not in point.known:
             point.known[key] = self._affine(value, point)
@@ -219,18 +220,20 @@ class Evaluator:
 
     def _affine(self, value, point):
         op, held = value.op, self.held.get(value)
+        if isinstance(held, Buffer):
+            return self.run_of(value, held, point)
         if held is not None:
-            return None if isinstance(held, Buffer) else held.affine(self, point)
+            return held.affine(self, point)
         if op is None:
             return None
         if op.name in VIEWS:
             return self.affine(op.operands[0], self.view(op, point))
         if op.name in ("tt.splat", "arith.constant"):
             register, lanes = self.at(value, point)
-            return (register, 0) if lanes == 1 else None
+            return (register, 0, ()) if lanes == 1 else None
         if op.name == "tt.make_range":
             first = Point(point.indices, None, 1, point.known)
-            return self.tt_make_range(op, first)[0], 1
+            return self.tt_make_range(op, first)[0], 1, ()
         return self._affine_of(op, point) if op.name in STRIDES else None
 
     def along(self, value, axis):
@@ -274,13 +277,36 @@ class Evaluator:
         parts = [self.affine(operand, point) for operand in op.operands]
         if None in parts:
             return None
-        stride = STRIDES[op.name](*((first, stride) for first, stride in parts))
+        stride, conditions = STRIDES[op.name](*(part[:2] for part in parts)), [c for part in parts for c in part[2]]
         if stride is None:
+            if op.name in WRAPPING and parts[0][1] == 1 and parts[1][1] == 0 and op.name.endswith("si"):
+                return self.wrapped(op, parts, conditions, point)
             return None
         if op.name == "tt.bitcast" and stride and pointee_size(op.operands[0].type) != pointee_size(op.results[0].type):
             return None
-        first = elementwise.find(op)(self.em, op, [first for first, _ in parts], 1)
-        return first, stride
+        first = elementwise.find(op)(self.em, op, [part[0] for part in parts], 1)
+        return first, stride, tuple(conditions)
+
+    def wrapped(self, op, parts, conditions, point):
+        """Quotients and remainders of numbers that follow each other, where none of them but the first may be a multiple of the divisor."""
+        em, element = self.em, op.results[0].type.element
+        (first, _, _), (divisor, _, _) = parts
+        quotient, remainder = (elementwise.division(em, op, [first, divisor], 1, name) for name in ("divsi", "remsi"))
+        last = em.value("add", element, 1, remainder, str(point.lanes - 1))
+        conditions.append(em.value("icmp slt", element, 1, last, divisor))
+        conditions.append(em.value("icmp sge", element, 1, remainder, "0"))
+        return (quotient, 0, tuple(conditions)) if op.name == "arith.divsi" else (remainder, 1, tuple(conditions))
+
+    def run_of(self, value, buffer, point):
+        """Remainders of numbers that follow each other do so themselves if the last is as far from the first as it would be then."""
+        op = value.op
+        if op is None or op.name != "arith.remsi" or self.along(op.operands[0], point.axis) != 1 or self.along(op.operands[1], point.axis) != 0:
+            return None
+        em, element = self.em, value.type.element
+        start, stride = flat(em, value.type.shape, point.indices), strides_of(value.type.shape)[point.axis]
+        first, last = em.load(buffer, start, 1), em.load(buffer, plus(em, start, (point.lanes - 1) * stride), 1)
+        expected = em.value("add", element, 1, first, str(point.lanes - 1))
+        return first, 1, (em.value("icmp eq", element, 1, last, expected),)
 
 
 def pointee_size(kind):
@@ -302,6 +328,7 @@ def equal(*parts):
     return None if any(stride for _, stride in parts) else 0
 
 
+WRAPPING = ("arith.divsi", "arith.remsi")
 STRIDES = {
     "arith.addi": lambda a, b: a[1] + b[1],
     "arith.subi": lambda a, b: a[1] - b[1],
