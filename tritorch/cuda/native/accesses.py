@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from . import elementwise
 from .emit import llvm_type, storage, storage_bytes, suffix
-from .points import Point
+from .points import Point, dense, plus, times
 from .ttir import type_of
 
 LESS = {"slt": ("sext", 0), "sle": ("sext", 1), "ult": ("zext", 0), "ule": ("zext", 1)}
@@ -56,8 +56,8 @@ def both(em, parts, lanes=1):
     return result
 
 
-def mask_of(at, value, point):
-    """The mask that a tensor of i1 is at a point."""
+def mask_of(at, value, point, vectors=True):
+    """The mask that a tensor of i1 is at a point; without `vectors` None where it would be one."""
     em = at.em
     if value is None:
         return Mask()
@@ -67,9 +67,11 @@ def mask_of(at, value, point):
     if op is not None and value not in at.held:
         if op.name in ("tt.broadcast", "tt.expand_dims"):
             moved = at.view(op, point)
-            return Mask(one=at.at(value, point)[0]) if moved.lanes == 1 else mask_of(at, op.operands[0], moved)
+            return Mask(one=at.at(value, point)[0]) if moved.lanes == 1 else mask_of(at, op.operands[0], moved, vectors)
         if op.name == "arith.andi":
-            a, b = (mask_of(at, operand, point) for operand in op.operands)
+            a, b = (mask_of(at, operand, point, vectors) for operand in op.operands)
+            if not a or not b:
+                return None
             count = a.count or b.count
             if a.count and b.count:
                 count = em.intrinsic("smin", "i64", a.count, b.count)
@@ -79,6 +81,10 @@ def mask_of(at, value, point):
             found = prefix(at, op, point)
             if found:
                 return found
+        if op.name == "arith.constant" and isinstance(dense(op), str):
+            return Mask(one=dense(op)) if dense(op) != "true" else Mask()
+    if not vectors:
+        return None
     register, lanes = at.at(value, point)
     if lanes == 1:
         return Mask() if register == "true" else Mask(one=register)
@@ -166,6 +172,31 @@ class Place:
         return em.set(f"icmp eq i{lanes} {bits}, -1")
 
 
+def sure(at, ops, row):
+    """({load or store: (address of the row's first element, stride)}, condition under which no lane of a row is masked and all of its
+    addresses follow each other, or are the same); None where that cannot be told at the row's beginning."""
+    em, found, conditions = at.em, {}, []
+    if not ops:
+        return None
+    for op in ops:
+        mask = op.operands[1 + (op.name == "tt.store"):][:1]
+        wanted = mask_of(at, mask[0] if mask else None, row, vectors=False)
+        place = at.affine(op.operands[0], row) if wanted else None
+        if not place or place[1] not in (0, 1) or (place[1] == 0 and (place[2] or op.name == "tt.store")):
+            return None
+        found[op] = place[:2]
+        conditions += [*place[2], *([] if wanted.everything else [wanted.full(em, row.lanes)])]
+    return found, both(em, conditions) if conditions else "true"
+
+
+def straight(at, op, point, size):
+    """The address of a load or store of which all is sure, and of how many lanes it is."""
+    first, stride = point.sure[op]
+    if not stride:
+        return first, 1
+    return plus(at.em, first, times(at.em, point.indices[point.axis], size)), point.lanes
+
+
 def in_memory(em, register, element, lanes):
     """An i1 is a byte there."""
     if element != "i1":
@@ -184,6 +215,9 @@ def load(at, op, point):
     em, element = at.em, op.results[0].type.element
     pointer, mask, other = (*op.operands, None, None)[:3]
     size, kept = storage_bytes(element), storage(element)
+    if point.sure and op in point.sure:
+        address, lanes = straight(at, op, point, size)
+        return from_memory(em, wide_load(em, address, llvm_type(kept, lanes), size), element, lanes), lanes
     wanted, place = mask_of(at, mask, point), Place(at, pointer, point, size)
     spare, spares = at.at(other, point) if other is not None else (em.number(0, element), 1)
     alone = place.same and wanted.uniform and spares == 1               # all lanes get the same
@@ -193,11 +227,11 @@ def load(at, op, point):
     if place.same and lanes > 1:
         conditions = ["false"]                                          # an address for several lanes: as if it were several
     if not conditions:
-        return from_memory(em, wide_load(em, place, kind, size), element, lanes), lanes
+        return from_memory(em, wide_load(em, place.first, kind, size), element, lanes), lanes
     yes, no, end = em.label(), em.label(), em.label()
     em.branch(both(em, conditions), yes, no)
     em.start(yes)
-    found, left = wide_load(em, place, kind, size), em.block
+    found, left = wide_load(em, place.first, kind, size), em.block
     em.jump(end)
     em.start(no)
     if place.same or place.conditions:
@@ -209,32 +243,34 @@ def load(at, op, point):
     return from_memory(em, em.set(f"phi {kind} [ {found}, %{left} ], [ {partial}, %{right} ]"), element, lanes), lanes
 
 
-def wide_load(em, place, kind, size):
-    address = em.set(f"inttoptr i64 {place.first} to ptr")
-    return em.set(f"load {kind}, ptr {address}, align {size}")
+def wide_load(em, address, kind, size):
+    return em.set(f"load {kind}, ptr {em.set(f'inttoptr i64 {address} to ptr')}, align {size}")
+
+
+def wide_store(em, address, kind, size, register):
+    em.line(f"store {kind} {register}, ptr {em.set(f'inttoptr i64 {address} to ptr')}, align {size}")
 
 
 def store(at, op, point):
     """A tt.store."""
     em, (pointer, value, *mask) = at.em, op.operands
     element, lanes = value.type.element, point.lanes
-    size = storage_bytes(element)
+    size, kind = storage_bytes(element), llvm_type(storage(element), lanes)
+    if point.sure and op in point.sure:
+        register = in_memory(em, at.spread(value, point), element, lanes)
+        return wide_store(em, straight(at, op, point, size)[0], kind, size, register)
     wanted, place = mask_of(at, mask[0] if mask else None, point), Place(at, pointer, point, size)
     register = in_memory(em, at.spread(value, point), element, lanes)
     conditions = place.conditions + ([] if wanted.everything else [wanted.full(em, lanes)])
     if place.same and lanes > 1:
         conditions = ["false"]
 
-    def wide():
-        address = em.set(f"inttoptr i64 {place.first} to ptr")
-        em.line(f"store {llvm_type(storage(element), lanes)} {register}, ptr {address}, align {size}")
-
     if not conditions:
-        return wide()
+        return wide_store(em, place.first, kind, size, register)
     yes, no, end = em.label(), em.label(), em.label()
     em.branch(both(em, conditions), yes, no)
     em.start(yes)
-    wide()
+    wide_store(em, place.first, kind, size, register)
     em.jump(end)
     em.start(no)
     if lanes > 1 and (place.same or place.conditions):

@@ -195,7 +195,28 @@ class Lowering(Control):
             for result in op.results:
                 if any(user not in inside for user in result.users):
                     kept[result] = self.em.allocate(Type(tuple(group.shape[d] for d in order), result.type.element, result.type.pointee))
-        with Loops(self.em, group.shape, axis=group.axis) as point:
+        loops = Loops(self.em, group.shape, axis=group.axis)
+        with loops.rows() as row:
+            accessed = [op for op in group.ops if op.name in ("tt.load", "tt.store")]
+            sure = accesses.sure(self.at, accessed, row) if loops.length > loops.lanes else None
+            if sure is None:
+                self.along(loops, row, None, group, kept, order)
+            else:
+                yes, no, end = self.em.label(), self.em.label(), self.em.label()
+                self.em.branch(sure[1], yes, no)
+                for label, known in ((yes, sure[0]), (no, None)):
+                    self.em.start(label)
+                    self.along(loops, row, known, group, kept, order)
+                    self.em.jump(end)
+                self.em.start(end)
+        for result, buffer in kept.items():
+            self.held[result] = shapes.permuted(self.em, buffer, result.type, [order.index(d) for d in range(len(order))])
+            if (self.held[result].owner or self.held[result]) is not buffer:
+                self.em.release(buffer)
+
+    def along(self, loops, row, sure, group, kept, order):
+        """The loop along a row."""
+        with loops.along(row, sure) as point:
             place = flat(self.em, [group.shape[d] for d in order], [point.indices[d] for d in order]) if kept else ""
             for op in group.ops:
                 if op.name == "tt.store":
@@ -205,10 +226,6 @@ class Lowering(Control):
                 for result in op.results:
                     if result in kept:
                         self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
-        for result, buffer in kept.items():
-            self.held[result] = shapes.permuted(self.em, buffer, result.type, [order.index(d) for d in range(len(order))])
-            if (self.held[result].owner or self.held[result]) is not buffer:
-                self.em.release(buffer)
 
     def index(self, shape, point):
         return flat(self.em, shape, point.indices)

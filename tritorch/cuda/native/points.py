@@ -6,6 +6,7 @@ all lanes have the same element. Values that are not in memory are computed from
 """
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ class Point:
     axis: int | None
     lanes: int
     known: dict = field(default_factory=dict)
+    sure: dict | None = None                # load or store -> (address of the row's first element, stride): no lane is masked
 
     def moved(self, indices, axis):
         return Point(tuple(indices), axis, self.lanes if axis is not None else 1, self.known)
@@ -343,23 +345,33 @@ STRIDES = {
 
 
 class Loops:
-    """The loops over a tensor, in which a Point is: along `axis`, else the last dim of more than one element, in steps of the lanes."""
+    """The loops over a tensor: `with rows() as point` those over all dims but `axis` (else the last dim of more than one element), and in them
+    `with lane_loop(point) as point` the one along it, in steps of `lanes`."""
 
     def __init__(self, em, shape, lanes=LANES, axis=None):
         self.em, self.shape = em, shape
         axes = [d for d, n in enumerate(shape) if n > 1]
         self.axis = axis if axis is not None else axes[-1] if axes else None
-        self.lanes = min(lanes, shape[self.axis]) if axes else 1
-        self.open = []
+        self.length = shape[self.axis] if axes else 1
+        self.lanes = min(lanes, self.length)
+
+    @contextlib.contextmanager
+    def rows(self):
+        """A point whose lanes are a whole row."""
+        with contextlib.ExitStack() as stack:
+            indices = [stack.enter_context(self.em.loop("0", str(n))) if d != self.axis else "0" for d, n in enumerate(self.shape)]
+            yield Point(tuple(indices), self.axis if self.length > 1 else None, self.length)
+
+    @contextlib.contextmanager
+    def along(self, row, sure=None):
+        """Points of a row; `sure` has what is known of all of its accesses."""
+        with self.em.loop("0", str(self.length), self.lanes) as i:
+            indices = tuple(i if d == self.axis else index for d, index in enumerate(row.indices))
+            yield Point(indices, self.axis if self.lanes > 1 else None, self.lanes, dict(row.known), sure)
 
     def __enter__(self):
-        indices = ["0"] * len(self.shape)
-        for d in sorted(range(len(self.shape)), key=lambda d: d == self.axis):
-            loop = self.em.loop("0", str(self.shape[d]), self.lanes if d == self.axis else 1)
-            self.open.append(loop)
-            indices[d] = loop.__enter__()
-        return Point(tuple(indices), self.axis if self.lanes > 1 else None, self.lanes)
+        self.stack = contextlib.ExitStack()
+        return self.stack.enter_context(self.along(self.stack.enter_context(self.rows())))
 
     def __exit__(self, *error):
-        while self.open:
-            self.open.pop().__exit__(*error)
+        return self.stack.__exit__(*error)
