@@ -83,14 +83,15 @@ def _bfloat16(value):
 
 
 class Space:
-    """Memory of one launch at a time: the slots of the arguments, a cell for an error, scratch memory for each thread."""
+    """Memory of one launch at a time: the slots of the arguments, a cell for an error, scratch memory for each thread. A launch of a graph
+    keeps its arguments in one and borrows scratch memory of another."""
 
     __slots__ = ("arguments", "view", "error", "room", "each", "threads", "scratches", "_memory", "_scratch")
 
     def __init__(self):
         self.room, self.each, self.threads, self.scratches = -1, -1, 0, ()
 
-    def fit(self, size: int, scratch: int, threads: int) -> None:
+    def fit(self, size: int, scratch: int, threads: int) -> Space:
         """Have room for so many bytes of arguments, and of scratch memory for each thread."""
         if size > self.room:
             self.room = max(size, 512)
@@ -102,6 +103,7 @@ class Space:
             step = -(-self.each // _ALIGN) * _ALIGN
             self._scratch, address = _aligned(step * self.threads)
             self.scratches = tuple(address + step * i for i in range(self.threads))
+        return self
 
 
 def _aligned(size):
@@ -139,22 +141,22 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
         nonlocal known
         known = seconds if seconds < known or not known else known + 0.2 * (min(seconds, 2 * known) - known)
 
-    def run(space, count):
+    def run(arguments, space, count):
         if alone or driver.threads == 1:
-            return entry(space.arguments, space.scratches[0], 0, count)
+            return entry(arguments, space.scratches[0], 0, count)
         begin, first = clock(), 0
         if not known:
-            entry(space.arguments, space.scratches[0], 0, 1)
+            entry(arguments, space.scratches[0], 0, 1)
             learn(clock() - begin)
             begin, first = clock(), 1
         threads = min(driver.threads, count - first, int(known * (count - first) / SPLIT) + 1 if SPLIT else count)
         if threads <= 1:
-            entry(space.arguments, space.scratches[0], first, count)
+            entry(arguments, space.scratches[0], first, count)
             if count > first:
                 learn((clock() - begin) / (count - first))
         else:
             space.fit(0, compiled.scratch, threads)
-            learn(pool.run(Job(entry, space.arguments, space.scratches[:threads], first, count)))
+            learn(pool.run(Job(entry, arguments, space.scratches[:threads], first, count)))
         return None
 
     return run
@@ -166,17 +168,22 @@ def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Cal
     spaces, streams, run = driver.spaces, driver.streams, _running(driver, entry, compiled)
     most_x, most_y, most_z = GRID
 
-    def launch(gx, gy, gz, stream, values):
-        if waiting and launched_later(launch, gx, gy, gz, stream, values):
-            return None
-        if not (0 < gx <= most_x and 0 < gy <= most_y and 0 < gz <= most_z):
-            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
+    def fitting():
         try:
             space = spaces.pop()
         except IndexError:
             space = Space()
         if space.room < size or space.each < scratch:
             space.fit(size, scratch, 1)
+        return space
+
+    def launch(gx, gy, gz, stream, values):
+        if waiting and launched_later(launch, gx, gy, gz, stream, values):
+            return None
+        if not (0 < gx <= most_x and 0 < gy <= most_y and 0 < gz <= most_z):
+            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
+        recording = driver.recording or stream and stream not in streams
+        space = Space().fit(size, -1, 0) if recording else fitting()
         if expand is not None:
             values = expand(values)
         try:
@@ -184,19 +191,25 @@ def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Cal
         except OverflowError:
             pack(space.view, 0, *layout.saturate(values), gx, gy, gz, space.arguments - 8)
         count = gx * gy * gz
-        if driver.recording or stream and stream not in streams:
-            return driver.record(stream, functools.partial(start, space, count))
-        start(space, count)
+        if recording:
+            return driver.record(stream, functools.partial(again, space, count))
+        start(space, space, count)
         spaces.append(space)
         return None
 
-    def start(space, count):
+    def again(kept, count):
+        """A launch of a graph."""
+        space = fitting()
+        start(kept, space, count)
+        spaces.append(space)
+
+    def start(kept, space, count):
         if count == 1:
-            entry(space.arguments, space.scratches[0], 0, 1)
+            entry(kept.arguments, space.scratches[0], 0, 1)
         else:
-            run(space, count)
-        if messages and space.error.value:
-            number, space.error.value = space.error.value, 0
+            run(kept.arguments, space, count)
+        if messages and kept.error.value:
+            number, kept.error.value = kept.error.value, 0
             from tritorch.cuda.simulated.interpreter import KernelError
 
             raise KernelError(f"{name}: AssertionError: {messages[number - 1]}")
