@@ -346,6 +346,19 @@ def test_a_second_process_compiles_nothing(folder):
     assert list(folder.glob("*.z"))
 
 
+def test_kernels_are_compiled_ahead_of_time(folder, tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text("import tritorch as torch\nx = torch.arange(1000, device='cuda').float()\n(x * 2 + 1).softmax(0).argmax().item()\n")
+    monkeypatch.setenv("TRITORCH_CUDA", "native")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(torch.__file__).parents[1]), *sys.path])}
+    warmed = subprocess.run([sys.executable, "-m", "tritorch", "warmup", "--workers", "1", str(program)], capture_output=True, text=True,
+                            env=environment)
+    count = len(list(folder.glob("*.z")))
+    assert warmed.stdout == f"{count} kernels for the host: {count} compiled, 0 cached, 0 failed\n" and count > 3, warmed.stderr
+    run = subprocess.run([sys.executable, "-c", PROGRAM, "again"], capture_output=True, text=True, env=environment)
+    assert run.stdout == "999\n", run.stderr
+
+
 def test_what_is_damaged_or_of_another_processor_is_compiled_anew(native, folder, monkeypatch):
     spec = compiler.compiler.Specialisation(K.count_kernel, {"count_ptr": "*i64"}, {}, {}, {})
 
