@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .conversions import narrow, widen
-from .emit import Buffer, Untranslatable, llvm_type
+from .emit import Buffer, Emitter, Untranslatable, llvm_type
 from .llvm import processor
 from .ttir import Type
 
@@ -48,15 +48,32 @@ def dot(em, op, operands, region=None, into=None):
     a, b, c = operands
     out = into or em.allocate(op.results[0].type)
     element = c.type.element if c.type.element in ("f64", "i32") else "f32"
-    M, N = c.type.shape[-2:]
-    tile = tile_of(M, N, element)
-    left, right = widened(em, a, element), columns_together(em, b, tile, element, M)
-    with em.loop("0", batches(c)) as i:
-        product(em, *(matrix(em, x, i) for x in (left, right, c, out)), tile, element)
-    for old, new in ((a, left), (b, right)):
-        if old is not new:
-            em.release(new)
+    tile = tile_of(*c.type.shape[-2:], element)
+    spare = [em.allocate(kind) for kind in (widened(a, element), columns_together(a, b, tile, element)) if kind]
+    buffers = [a, b, c, out, *spare]
+    em.call(function(em, buffers, tile, element), "void", *(("ptr", x.base) for x in buffers))
+    for x in spare:
+        em.release(x)
     return [out]
+
+
+def function(em, buffers, tile, element):
+    """(symbol, definitions) of the product of such matrices: a kernel often has several of a kind, and LLVM's time is the user's."""
+    kinds = [x.type for x in buffers[:4]]
+    symbol = "@dot_" + "_".join("x".join(map(str, (*kind.shape, kind.element))) for kind in kinds)
+    if symbol in em.definitions:
+        return symbol, {}
+    inner = Emitter()
+    inner.count = em.count                                      # so that names are of one function alone
+    a, b, c, out, *spare = (Buffer(f"%p{i}", x.type) for i, x in enumerate(buffers))
+    left = widen_all(inner, a, spare.pop(0), element) if widened(a, element) else a
+    right = put_together(inner, b, spare.pop(0), element) if spare else b
+    with inner.loop("0", batches(c)) as i:
+        product(inner, *(matrix(inner, x, i) for x in (left, right, c, out)), tile, element)
+    arguments = ", ".join(f"ptr %p{i}" for i in range(len(buffers)))
+    em.count = inner.count
+    text = "\n".join([f"define internal void {symbol}({arguments}) noinline {{", "entry:", *inner.lines, "  ret void", "}"])
+    return symbol, inner.definitions | {symbol: text}
 
 
 def batches(x):
@@ -70,25 +87,31 @@ def matrix(em, x, i):
 
 
 # operands
-def widened(em, x, element):
-    """A buffer with x in the type that is computed in: its own if that is it."""
-    if x.type.element == element:
-        return x
-    out = em.allocate(x.type.of(element))
+def widened(x, element):
+    """The type of a in the type that is computed in; None if it has it."""
+    return None if x.type.element == element else x.type.of(element)
+
+
+def widen_all(em, x, out, element):
     lanes = min(16, x.type.size)
     with em.loop("0", x.type.size, lanes) as i:
         em.store(out, i, widen_to(em, em.load(x, i, lanes), x.type.element, element, lanes), lanes)
     return out
 
 
-def columns_together(em, b, tile, element, M):
-    """b in the type that is computed in. If that is a new buffer, then it holds the first columns, as many as a tile has, of all rows, then
-    the next ones: (N / columns · K, columns). Rows that lie a multiple of 512 bytes apart share few places of the first cache."""
+def columns_together(a, b, tile, element):
+    """The type of b in the type that is computed in, and in another order: the first columns, as many as a tile has, of all rows, then the
+    next ones: (N / columns · K, columns). None if b is best read as it is. Rows that are 512 bytes apart share few places of a cache."""
     *batch, K, N = b.type.shape
-    if b.type.element == element and (N < WIDE or K * N < LARGE or M < TALL):
-        return b
-    columns, lanes = tile.columns, min(tile.columns, 16)
-    out = em.allocate(Type((*batch, N // columns * K, columns), element))
+    if b.type.element == element and (N < WIDE or K * N < LARGE or a.type.shape[-2] < TALL):
+        return None
+    return Type((*batch, N // tile.columns * K, tile.columns), element)
+
+
+def put_together(em, b, out, element):
+    """Write b into a buffer of the type of `columns_together`."""
+    (K, N), columns = b.type.shape[-2:], out.type.shape[-1]
+    lanes = min(columns, 16)
     with em.loop("0", batches(b)) as i:
         source, target = matrix(em, b, i), matrix(em, out, i)
         with em.loop("0", N, columns) as j, em.loop("0", K) as k:
