@@ -44,6 +44,25 @@ def lower(text: str) -> Lowered:
     return Lowering(functions[0]).run()
 
 
+# A program is a function of its own: with all of it in the loop over programs LLVM takes three times as long for a kernel of many loops.
+PROGRAMS = """define internal void @program(ptr %arguments, ptr noalias %scratch, i64 %program) noinline {
+BODY
+}
+define void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {
+entry:
+  br label %turn
+turn:
+  %program = phi i64 [ %first, %entry ], [ %next, %turn ]
+  call void @program(ptr %arguments, ptr %scratch, i64 %program)
+  %next = add i64 %program, 1
+  %more = icmp slt i64 %next, %last
+  br i1 %more, label %turn, label %end
+end:
+  ret void
+}
+"""
+
+
 class Group:
     """Pending operators of one shape, which become one loop, with vectors along `axis` (None: any will do)."""
 
@@ -72,19 +91,17 @@ class Lowering(Control):
             self.held[argument] = self.argument(i, argument.type)
         grid = [self.slot(len(arguments) + i) for i in range(3)]
         self.errors = self.slot(len(arguments) + 3)
-        with em.loop("%first", "%last") as program:
-            row = em.set(f"udiv i64 {program}, {grid[0]}")
-            where = [em.set(f"urem i64 {program}, {grid[0]}"), em.set(f"urem i64 {row}, {grid[1]}"), em.set(f"udiv i64 {row}, {grid[1]}")]
-            self.programs = [em.set(f"trunc i64 {w} to i32") for w in where]
-            self.grid = [em.set(f"trunc i64 {g} to i32") for g in grid]
-            self.end = em.label()
-            self.body(self.function.blocks)
-            em.start(self.end)
+        row = em.set(f"udiv i64 %program, {grid[0]}")
+        where = [em.set(f"urem i64 %program, {grid[0]}"), em.set(f"urem i64 {row}, {grid[1]}"), em.set(f"udiv i64 {row}, {grid[1]}")]
+        self.programs = [em.set(f"trunc i64 {w} to i32") for w in where]
+        self.grid = [em.set(f"trunc i64 {g} to i32") for g in grid]
+        self.end = em.label()
+        self.body(self.function.blocks)
+        em.start(self.end)
         em.line("ret void")
-        text = "\n".join(em.lines)
+        text = PROGRAMS.replace("BODY", "\n".join(em.lines))
         defined = "\n".join(em.definitions.values())
-        return Lowered(f"{defined}\ndefine void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {{\n{text}\n}}\n",
-                       em.scratch, [a.type.element for a in arguments], self.messages)
+        return Lowered(f"{defined}\n{text}", em.scratch, [a.type.element for a in arguments], self.messages)
 
     def slot(self, index, kind="i64"):
         address = self.em.set(f"getelementptr i64, ptr %arguments, i64 {index}")
