@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from tritorch.cuda.native import elf, llvm, mathematics
-from tritorch.cuda.native.vectors import type_name
+from tritorch.cuda.native.emit import llvm_type
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 ELEMENT = {"half": "f16", "float": "f32", "double": "f64"}
@@ -38,12 +38,12 @@ end:
 def loop(k, symbol, types, result, lanes):
     """A function of LLVM that goes over arrays whose addresses lie at %arguments, the result's last."""
     slots = [f"%s{i} = getelementptr i64, ptr %arguments, i64 {i}\n  %p{i} = load ptr, ptr %s{i}" for i in range(len(types) + 1)]
-    places = [f"%q{i} = getelementptr {'i8' if t == 'i1' else type_name(t, 1)}, ptr %p{i}, i64 %i" for i, t in enumerate([*types, result])]
-    loads = [f"%x{i} = load {type_name(t, lanes)}, ptr %q{i}, align 1" for i, t in enumerate(types)]
-    given = ", ".join(f"{type_name(t, lanes)} %x{i}" for i, t in enumerate(types))
-    byte = f"%b = zext {type_name('i1', lanes)} %y to {type_name('i8', lanes)}\n  " if result == "i1" else ""
-    kind, name = (type_name("i8", lanes), "%b") if byte else (type_name(result, lanes), "%y")
-    return LOOP.format(k=k, addresses="\n  ".join(slots), loads="\n  ".join(places + loads), result=type_name(result, lanes), symbol=symbol,
+    places = [f"%q{i} = getelementptr {'i8' if t == 'i1' else llvm_type(t, 1)}, ptr %p{i}, i64 %i" for i, t in enumerate([*types, result])]
+    loads = [f"%x{i} = load {llvm_type(t, lanes)}, ptr %q{i}, align 1" for i, t in enumerate(types)]
+    given = ", ".join(f"{llvm_type(t, lanes)} %x{i}" for i, t in enumerate(types))
+    byte = f"%b = zext {llvm_type('i1', lanes)} %y to {llvm_type('i8', lanes)}\n  " if result == "i1" else ""
+    kind, name = (llvm_type("i8", lanes), "%b") if byte else (llvm_type(result, lanes), "%y")
+    return LOOP.format(k=k, addresses="\n  ".join(slots), loads="\n  ".join(places + loads), result=llvm_type(result, lanes), symbol=symbol,
                        given=given, store=f"{byte}store {kind} {name}, ptr %q{len(types)}, align 1", lanes=lanes)
 
 

@@ -78,8 +78,9 @@ class Kernel:
 
 def load(device: Any, spec: compiler.Specialisation, arch: int, finish: Callable[[compiler.Compiled], Any]) -> Any:
     """The function that `finish` makes of a kernel's machine code, or one that stands for it until that is compiled."""
-    path = compiler.path_of(spec, arch)
-    found = compiler.read(path)
+    how = compiler.maker(arch)
+    path = how.path_of(spec, arch)
+    found = how.read(path)
     if found is None and _may_wait(device, spec):
         with _lock:
             future = _futures.get(path)                                  # launches that are told apart may have one machine code

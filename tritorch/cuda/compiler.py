@@ -38,6 +38,7 @@ from tritorch.cuda.cache import cache_folder, write_atomically
 from tritorch.cuda.compiler_keys import key_of, parsing
 from tritorch.cuda.own_kernels import module_at, place_of
 
+HOST = -1                           # in the place of an architecture: this machine's processor
 _FORMAT = 4                         # of the files on disk; raise it when Compiled changes
 _recorders: list[dict[str, Specialisation]] = []
 
@@ -154,6 +155,11 @@ def _options(spec: Specialisation) -> dict:
 
 
 # ------------------------------------------------------------------ one kernel
+def maker(arch: int) -> Any:
+    """The module whose `compile_here`, `path_of`, `read` and `write` are for an architecture: this one, or that for the HOST."""
+    return importlib.import_module("tritorch.cuda.native.compiler" if arch == HOST else __name__)
+
+
 def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> Compiled:
     """Compile for `arch` (90 is sm_90), or read the result of an earlier compilation. Raises CompileError."""
     from tritorch.cuda import compiler_pool
@@ -250,7 +256,8 @@ def resources(compiled: Compiled) -> dict[str, int]:
 # ------------------------------------------------------------------ the cache on disk
 def is_cached(spec: Specialisation, arch: int) -> bool:
     """Whether a result is on disk."""
-    return read(path_of(spec, arch)) is not None
+    how = maker(arch)
+    return how.read(how.path_of(spec, arch)) is not None
 
 
 def path_of(spec: Specialisation, arch: int) -> Path:
@@ -304,7 +311,7 @@ def compile_each(specs: Iterable[Specialisation], archs: Iterable[int], workers:
         return compiler_pool.compiled(spec, arch, path, worker)
 
     pool = compiler_pool.lasting(workers or compiler_pool.cores())
-    items = [(spec, arch, path_of(spec, arch)) for spec, arch in itertools.product(list(specs), list(archs))]
+    items = [(spec, arch, maker(arch).path_of(spec, arch)) for spec, arch in itertools.product(list(specs), list(archs))]
     futures = [pool.submit(functools.partial(one, *item)) for item in items]
     try:
         for future in futures:

@@ -52,7 +52,7 @@ class Worker:
             raise compiler.CompilerDied(f"{spec} takes the compiler down for sm_{arch}: the process ended with {code}") from error
         if isinstance(found, compiler.CompileError):
             raise found
-        return found or compiler.compile_here(spec, arch)
+        return found or compiler.maker(arch).compile_here(spec, arch)
 
     def close(self, kill: bool = False) -> int | None:
         """End the process, at once or when it has answered; its exit status."""
@@ -209,11 +209,12 @@ if hasattr(os, "register_at_fork"):
 def compiled(spec: compiler.Specialisation, arch: int, path: Path, worker: Worker | None) -> compiler.Compiled:
     """Compile by a process, or in this one, and keep the result on disk, unless another program did so meanwhile. Gluon code for another
     architecture aborts inside LLVM, so it compiles in this process only where no other one can import it."""
-    found = compiler.read(path)
+    how = compiler.maker(arch)
+    found = how.read(path)
     if found is not None:
         return found
-    found = compiler.compile_here(spec, arch) if worker is None else worker.ask(spec, arch)
-    compiler.write(path, found)
+    found = how.compile_here(spec, arch) if worker is None else worker.ask(spec, arch)
+    how.write(path, found)
     return found
 
 

@@ -48,7 +48,7 @@ def serve() -> None:
         except Exception:                                        # a module that does not import, or not alone
             spec = None
         try:
-            found: Any = spec and compiler.compile_here(spec, arch)
+            found: Any = spec and compiler.maker(arch).compile_here(spec, arch)
         except compiler.CompileError as error:
             found = compiler.CompileError(str(error))            # without its cause, which may not pickle
         try:

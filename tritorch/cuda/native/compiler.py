@@ -1,6 +1,7 @@
 """A kernel and its specialisation in, machine code of the host out: Triton's frontend makes TTIR, `lower` LLVM's text of that, `llvm` code.
 
-Results are kept on disk under a key of everything they depend on, beside those for GPUs; what cannot be translated is kept too.
+Results are kept on disk under a key of everything they depend on, beside those for GPUs; what cannot be translated is kept too. Who
+compiles, and when, is as for a GPU: `ahead`, `compiler_pool`.
 """
 
 from __future__ import annotations
@@ -42,28 +43,20 @@ class Compiled:
     refusal: str = ""
 
 
-def compile_kernel(kernel, signature, constexprs, attrs, options) -> Compiled:
-    """Compile for this processor, or read the result of an earlier compilation. Raises compiler.CompileError."""
-    spec = compiler.Specialisation(kernel, signature, constexprs, attrs, options)
-    path = path_of(spec)
-    found = read(path)
-    if found is None:
-        found = compile_here(spec)
-        write(path, found)
-    return found
-
-
-def compile_here(spec: compiler.Specialisation) -> Compiled:
-    """Compile without the cache."""
+def compile_here(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Compiled:
+    """Compile in this process, without the cache. Raises compiler.CompileError."""
     from . import lower
 
     if spec.kernel.is_gluon():
         return Compiled(b"", refusal="it is written in Gluon, for the parts of a GPU")
+    text = ttir(spec)
     try:
-        lowered = lower.lower(ttir(spec))
+        lowered = lower.lower(text)
+        code = llvm.assemble(lowered.llvm, spec.options.get("enable_fp_fusion", True))
     except lower.Untranslatable as error:
         return Compiled(b"", refusal=str(error))
-    code = llvm.assemble(lowered.llvm, spec.options.get("enable_fp_fusion", True))
+    except Exception as error:
+        raise compiler.CompileError(f"{spec} does not compile for the host: {type(error).__name__}: {error}") from error
     return Compiled(code, lowered.scratch, tuple(lowered.arguments), tuple(lowered.messages))
 
 
@@ -85,7 +78,7 @@ def ttir(spec: compiler.Specialisation) -> str:
 
 
 # ------------------------------------------------------------------ the cache on disk
-def path_of(spec: compiler.Specialisation) -> Path:
+def path_of(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Path:
     """Where the result of a compilation is kept."""
     key = hashlib.sha256(repr((_FORMAT, spec.key(ARCH), llvm.processor(), _translator())).encode())
     return cache_folder() / "native" / f"{key.hexdigest()}.z"

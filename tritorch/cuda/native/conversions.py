@@ -4,9 +4,10 @@ bf16 is held as its bits in an i16, fp8 as its bits in an i8. What LLVM lacks is
 """
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from .vectors import WIDTH, Lanes
+from .vectors import BITS, Lanes
 
 
 class Float8(NamedTuple):
@@ -38,16 +39,16 @@ def widen(em, register, element, lanes):
 
 
 def _widen8(x, form):
-    """The bits are moved to float32's places; a product with a power of two mends the bias, subnormal numbers too."""
-    wide = x.convert("zext", "i32")
-    size, sign = wide & 0x7F, (wide & 0x80) << 24
-    number = (size << (23 - form.mantissa)).as_float() * 2.0 ** (127 - form.bias)
-    if form.kind == "ieee":
-        number = (size > 0x7C).where(float("nan"), size.equals(0x7C).where(float("inf"), number))
-    elif form.kind == "finite":
-        number = size.equals(0x7F).where(float("nan"), number)
-    out = (number.bits() | sign).as_float()
-    return wide.equals(0x80).where(float("nan"), out) if form.kind == "unsigned_zero" else out
+    """The bits are moved to float16's places, or float32's; a product with a power of two mends the bias, subnormal numbers too."""
+    wide = x.convert("zext", "i16")
+    if form.kind == "ieee":                                            # float8's bits are the upper half of float16's
+        return (wide << 8).as_float().convert("fpext", "f32")
+    sign, size = wide & 0x80, wide & 0x7F
+    if form.mantissa == 3:
+        out = (sign << 8 | size << 7).as_float().convert("fpext", "f32") * 2.0 ** (15 - form.bias)
+    else:                                                              # its largest numbers would be float16's infinity
+        out = (sign.convert("zext", "i32") << 24 | size.convert("zext", "i32") << 21).as_float() * 2.0 ** (127 - form.bias)
+    return (size.equals(0x7F) if form.kind == "finite" else wide.equals(0x80)).where(math.nan, out)
 
 
 def narrow(em, register, element, lanes, rounding="rtne"):
@@ -106,8 +107,8 @@ def to_integer(em, register, source, target, signed, lanes):
     x = Lanes(em, register, source, lanes)
     if target == "i1":
         return x.differs(0.0).register
-    width = max(32, WIDTH[target])
-    signed = signed or width != WIDTH[target]
+    width = max(32, BITS[target])
+    signed = signed or width != BITS[target]
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1)) if signed else (0, 2**width)
     last = float(high) - 2.0 ** (high.bit_length() - 1 - {"f32": 24, "f64": 53}[source]) if width > 32 or source == "f32" else high - 1.0
     held = (x < last).where(x, last)                                   # LLVM leaves a number outside, and NaN, undefined
@@ -115,8 +116,8 @@ def to_integer(em, register, source, target, signed, lanes):
     whole = held.convert("fptosi" if signed else "fptoui", f"i{width}")
     if last != high - 1:
         whole = (x >= float(high)).where(high - 1, whole)
-    whole = x.compare("uno", x).where(1 << (width - 1) if 64 in (width, WIDTH[source]) else 0, whole)
-    return (whole.convert("trunc", target) if width != WIDTH[target] else whole).register
+    whole = x.compare("uno", x).where(1 << (width - 1) if 64 in (width, BITS[source]) else 0, whole)
+    return (whole.convert("trunc", target) if width != BITS[target] else whole).register
 
 
 def to_float(em, register, source, target, signed, lanes):

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tritorch.cuda.driver import DeviceProperties, DriverError, OutOfMemory
+from tritorch.cuda.driver import DeviceProperties, DriverError, OutOfMemory, waiting
 from tritorch.cuda.simulated.driver import Function, SimulatedDriver, locked
 from tritorch.cuda.simulated.memory import Arena, Block, Memory, host_bytes
 from tritorch.cuda.simulated.queues import Queues
 
 from . import threads
-from .function import NativeFunction, Space
+from .function import NativeFunction, Space, launched_later
 
 _HUGE = 4 << 20                     # bytes from which on memory is asked for in pages of 2 MiB
 _CACHE = 32 << 20                   # bytes of the last cache, where the system does not tell
@@ -94,6 +94,14 @@ class NativeMemory(Memory):
         return self.add(Pages(*struct.unpack("q", handle[:8]), device, file)).start
 
 
+class Interpreted(Function):
+    """A kernel that was not compiled."""
+
+    def launch(self, gx, gy, gz, stream, values):
+        if not (waiting and launched_later(super().launch, gx, gy, gz, stream, values)):
+            super().launch(gx, gy, gz, stream, values)
+
+
 class NativeDriver(SimulatedDriver):
     """Devices in host memory whose kernels are compiled for the host; `total_memory` is a device's, in bytes, by default the machine's.
 
@@ -140,17 +148,19 @@ class NativeDriver(SimulatedDriver):
         pass
 
     def load(self, kernel, signature, constexprs, attrs, options):
-        from tritorch.cuda.compiler import where
+        from tritorch.cuda import ahead
+        from tritorch.cuda.compiler import HOST, Specialisation, where
 
-        from . import compiler
+        def finish(compiled):
+            if not compiled.refusal:
+                return NativeFunction(self, where(kernel), compiled, signature)
+            from tritorch.cuda.simulated.interpreter import Kernel
 
-        compiled = compiler.compile_kernel(kernel, signature, constexprs, attrs, options)
-        if not compiled.refusal:
-            return NativeFunction(self, where(kernel), compiled, signature)
-        from tritorch.cuda.simulated.interpreter import Kernel
+            warnings.warn(f"{where(kernel)} runs in the interpreter, because it is not compiled for the host: {compiled.refusal}",
+                          stacklevel=3)
+            return Interpreted(self, Kernel(kernel, signature, constexprs))
 
-        warnings.warn(f"{where(kernel)} runs in the interpreter, because it is not compiled for the host: {compiled.refusal}", stacklevel=2)
-        return Function(self, Kernel(kernel, signature, constexprs))
+        return ahead.load(self, Specialisation(kernel, signature, constexprs, attrs, options), HOST, finish)
 
     # captures
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tritorch.cuda.driver import DriverError
+from tritorch.cuda.driver import DriverError, waiting
 
 from . import elf
 from .threads import Job, pool
@@ -122,6 +122,13 @@ class NativeFunction:
         self.launch = _launching(driver, name, layout, compiled, entry, self.loaded)
 
 
+def launched_later(*call: Any) -> bool:
+    """Whether a launch waits for kernels that compile; if not, it is for the caller to do."""
+    from tritorch.cuda.ahead import launches_later
+
+    return launches_later(*call)
+
+
 def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
     """Run programs 0..count-1. How long one takes is learned from launch to launch. A kernel that asserts something is run in order, by one
     thread, because it may assert what other programs have done."""
@@ -160,6 +167,8 @@ def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Cal
     most_x, most_y, most_z = GRID
 
     def launch(gx, gy, gz, stream, values):
+        if waiting and launched_later(launch, gx, gy, gz, stream, values):
+            return None
         if not (0 < gx <= most_x and 0 < gy <= most_y and 0 < gz <= most_z):
             raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
         try:

@@ -4,29 +4,21 @@ float32 goes by the function of float64, whose result, rounded, is off by hardly
 """
 from __future__ import annotations
 
-from .vectors import Body, Lanes, type_name
+from .emit import Emitter, llvm_type
+from .vectors import Lanes
 
 ATTRIBUTES = "nounwind willreturn memory(none)"                    # errno and signgam, which some set, nobody reads
-
-
-def lane(x, i):
-    """One number of a register, alone."""
-    if x.lanes == 1:
-        return x
-    register = x.em.new()
-    x.em.line(f"{register} = extractelement {x.type} {x.register}, i64 {i}")
-    return Lanes(x.em, register, x.element, 1)
 
 
 def call_by_lane(symbol, result, *arguments):
     """`symbol` of C, which gives `result`, of the arguments as they are."""
     em, lanes = arguments[0].em, arguments[0].lanes
-    types = ", ".join(type_name(a.element, 1) for a in arguments)
-    em.needs[f"@{symbol}"] = f"declare {type_name(result, 1)} @{symbol}({types}) {ATTRIBUTES}"
+    types = ", ".join(llvm_type(a.element, 1) for a in arguments)
+    em.definitions[f"@{symbol}"] = f"declare {llvm_type(result, 1)} @{symbol}({types}) {ATTRIBUTES}"
     out = None
     for i in range(lanes):
-        given = ", ".join(f"{a.type} {a.register}" for a in (lane(x, i) for x in arguments))
-        one = Lanes(em, "", result, 1).make(f"call {type_name(result, 1)} @{symbol}({given})")
+        given = ", ".join(f"{llvm_type(a.element)} {em.lane(a.register, a.element, lanes, i)}" for a in arguments)
+        one = Lanes(em, "", result, 1).make(f"call {llvm_type(result, 1)} @{symbol}({given})")
         if lanes == 1:
             return one
         whole = Lanes(em, out.register if out else "poison", result, lanes)
@@ -46,29 +38,26 @@ def by_libm(symbol):
 
 def define(symbol, rule, types, lanes, more=""):
     """The texts of a function whose body `rule` writes, by symbol, what it needs among them."""
-    body = Body()
-    out = rule(*(Lanes(body, f"%x{i}", t, lanes) for i, t in enumerate(types)))
-    given = ", ".join(f"{type_name(t, lanes)} %x{i}" for i, t in enumerate(types))
-    lines = "".join(f"  {line}\n" for line in body.lines)
+    em = Emitter()
+    em.lines.append("entry:")
+    out = rule(*(Lanes(em, f"%x{i}", t, lanes) for i, t in enumerate(types)))
+    given = ", ".join(f"{llvm_type(t, lanes)} %x{i}" for i, t in enumerate(types))
     head = f"define internal {out.type} {symbol}({given}) {ATTRIBUTES} {more}"
-    return body.needs | {symbol: f"{head}{{\n{lines}  ret {out.type} {out.register}\n}}"}
+    return em.definitions | {symbol: "\n".join([f"{head}{{", *em.lines, f"  ret {out.type} {out.register}", "}"])}
 
 
 def rarely(condition, name, rule, x, otherwise):
     """`rule` of x where `condition` holds, `otherwise` elsewhere; the rule, a function of its own, is called only if a lane needs it."""
     em, lanes = x.em, x.lanes
     symbol = f"@{name}x{lanes}"
-    em.needs |= define(symbol, rule, [x.element], lanes, "noinline cold ")
+    em.definitions |= define(symbol, rule, [x.element], lanes, "noinline cold ")
     any_lane = condition.register
     if lanes > 1:
-        mask = condition.make(f"bitcast <{lanes} x i1> {condition.register} to i{lanes}").register
-        any_lane = condition.make(f"icmp ne i{lanes} {mask}, 0").register
-    begin, slow, done = em.label(), em.label(), em.label()
-    em.line(f"br label %{begin}")
-    em.line(f"{begin}:")
-    em.line(f"br i1 {any_lane}, label %{slow}, label %{done}")
-    em.line(f"{slow}:")
+        mask = em.set(f"bitcast {condition.type} {condition.register} to i{lanes}")
+        any_lane = em.set(f"icmp ne i{lanes} {mask}, 0")
+    before, slow, done = em.block, em.label(), em.label()
+    em.branch(any_lane, slow, done)
+    em.start(slow)
     careful = condition.where(otherwise.make(f"call {x.type} {symbol}({x.type} {x.register})"), otherwise)
-    em.line(f"br label %{done}")
-    em.line(f"{done}:")
-    return otherwise.make(f"phi {x.type} [ {otherwise.register}, %{begin} ], [ {careful.register}, %{slow} ]")
+    em.go_on(done)
+    return otherwise.make(f"phi {x.type} [ {otherwise.register}, %{before} ], [ {careful.register}, %{slow} ]")

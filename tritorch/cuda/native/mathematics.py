@@ -200,6 +200,7 @@ def function(name: str, element: str, lanes: int) -> tuple[str, dict[str, str]]:
     '@sqrt_f32x4'
     >>> print(texts[symbol])
     define internal <4 x float> @sqrt_f32x4(<4 x float> %x0) nounwind willreturn memory(none) {
+    entry:
       %v1 = call <4 x float> @llvm.sqrt.v4f32(<4 x float> %x0)
       ret <4 x float> %v1
     }

@@ -72,17 +72,30 @@ def exp_within(x):
     return exp_reduced(less_ln2(x, n)) * power_of_two(whole)
 
 
-def exp(x):
-    x = clamped(x, -104.0, 89.0)
+def or_nothing(power, x, least, most):
+    """`power` of x up to `most`, and 0 below `least`. Masks are made of exp(-inf), and products that underflow cost a processor time."""
+    below = x < least
+    x = below.where(0.0, x)
+    return below.where(0.0, power((x > most).where(most, x)))
+
+
+def exp_any(x):
     n, whole = nearest(x, LOG2E)
     return scaled(exp_reduced(less_ln2(x, n)), whole)
 
 
-def exp2(x):
-    x = clamped(x, -151.0, 128.5)
+def exp2_any(x):
     n, whole = nearest(x, 1.0)
     r = x - n
     return scaled(polynomial(r, EXP2).fma(r, 1.0), whole)
+
+
+def exp(x):
+    return or_nothing(exp_any, x, -104.0, 89.0)
+
+
+def exp2(x):
+    return or_nothing(exp2_any, x, -150.0, 128.5)
 
 
 def expm1(x):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 from . import conversions
-from .vectors import WIDTH, Lanes
+from .vectors import BITS, Lanes
 
 KINDS = {"float": ("f32", True), "double": ("f64", True), "int": ("i32", True), "uint": ("i32", False), "ll": ("i64", True),
          "ull": ("i64", False)}
@@ -14,7 +14,7 @@ ROUNDING = {"rn": "roundeven", "rz": "trunc", "rd": "floor", "ru": "ceil"}
 def high_product(extend):
     """The upper half of the product, of numbers that "sext" or "zext" makes twice as wide."""
     def rule(x, y):
-        width = WIDTH[x.element]
+        width = BITS[x.element]
         wide = x.convert(extend, f"i{2 * width}") * y.convert(extend, f"i{2 * width}")
         return wide.shifted_right(width).convert("trunc", x.element)
     return rule
@@ -108,7 +108,7 @@ def stepped(nearest, error, mode):
     """The neighbour of `nearest` that rounding in direction `mode` gives, where the exact result is `nearest` + `error`."""
     bits = nearest.bits()
     zero, negative, one = nearest.equals(0.0), nearest.compare("olt", 0.0), bits.constant(1)
-    sign = 1 << (WIDTH[nearest.element] - 1)
+    sign = 1 << (BITS[nearest.element] - 1)
     above = zero.where(one, negative.where(bits - 1, bits + 1)).as_float()
     below = zero.where(one | sign, negative.where(bits + 1, bits - 1)).as_float()
     if mode == "rd":

@@ -1,55 +1,9 @@
-"""Arithmetic on LLVM registers in Python's operators: `x * y + 1.0` writes the lines of LLVM IR that compute it, for one lane or several.
-
-An emitter is anything with `.line(text)`, which adds a line to a function, and `.new()`, which names a new register.
-"""
+"""Arithmetic on LLVM registers in Python's operators: `x * y + 1.0` writes the LLVM IR that computes it, for one lane or several."""
 from __future__ import annotations
 
-import struct
+from .emit import constant, llvm_type, suffix
 
-LLVM_TYPE = {"f16": "half", "f32": "float", "f64": "double"}
-WIDTH = {"f16": 16, "f32": 32, "f64": 64} | {f"i{n}": n for n in (1, 8, 16, 32, 64, 128)}
-
-
-def type_name(element, lanes):
-    """What LLVM calls `lanes` elements together."""
-    name = LLVM_TYPE.get(element, element)
-    return name if lanes == 1 else f"<{lanes} x {name}>"
-
-
-def literal(number, element, lanes=1):
-    """The constant in every lane. LLVM takes floating numbers exactly as the bits of a double."""
-    if element == "i1":
-        text = "true" if number else "false"
-    elif element in LLVM_TYPE:
-        if element == "f32":
-            number = struct.unpack("f", struct.pack("f", number))[0]
-        text = f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}" if element != "f16" else \
-            f"0xH{struct.unpack('<H', struct.pack('<e', number))[0]:04X}"
-    else:
-        width = WIDTH[element]
-        number &= 2**width - 1
-        text = str(number - 2**width if number >> (width - 1) else number)
-    return text if lanes == 1 else f"splat ({LLVM_TYPE.get(element, element)} {text})"
-
-
-class Body:
-    """The lines of a function under construction, and what it needs declared, by symbol."""
-
-    def __init__(self):
-        self.lines: list[str] = []
-        self.needs: dict[str, str] = {}
-        self.registers = self.labels = 0
-
-    def line(self, text):
-        self.lines.append(text)
-
-    def new(self):
-        self.registers += 1
-        return f"%v{self.registers}"
-
-    def label(self):
-        self.labels += 1
-        return f"l{self.labels}"
+BITS = {"f16": 16, "f32": 32, "f64": 64} | {f"i{n}": n for n in (1, 8, 16, 32, 64, 128)}
 
 
 class Lanes:
@@ -61,21 +15,25 @@ class Lanes:
 
     @property
     def type(self):
-        return type_name(self.element, self.lanes)
+        return llvm_type(self.element, self.lanes)
 
     @property
     def floating(self):
-        return self.element in LLVM_TYPE
+        return self.element[0] == "f"
 
     def make(self, text, element=None):
         """A new register that holds what `text` computes."""
-        register = self.em.new()
-        self.em.line(f"{register} = {text}")
-        return Lanes(self.em, register, element or self.element, self.lanes)
+        return Lanes(self.em, self.em.set(text), element or self.element, self.lanes)
 
     def constant(self, number, element=None):
+        """A number in every lane; of an integer its low bits."""
         element = element or self.element
-        return Lanes(self.em, literal(number, element, self.lanes), element, self.lanes)
+        if element[0] == "i":
+            half = 1 << (BITS[element] - 1)
+            number = (number + half) % (2 * half) - half if half > 1 else number
+        text = constant(number, element)
+        text = text if self.lanes == 1 else f"splat ({llvm_type(element)} {text})"
+        return Lanes(self.em, text, element, self.lanes)
 
     def lift(self, other):
         return other if isinstance(other, Lanes) else self.constant(other)
@@ -84,12 +42,11 @@ class Lanes:
         return self.make(f"{operation} {self.type} {self.register}, {self.lift(other).register}")
 
     def intrinsic(self, name, *others):
-        """A call of llvm.name, which is overloaded on this register's type alone. Flags are Python's True and False; LLVM declares
-        its intrinsics itself."""
-        suffix = self.element if self.lanes == 1 else f"v{self.lanes}{self.element}"
+        """A call of llvm.name, which is overloaded on this register's type alone. Flags are Python's True and False. LLVM declares its
+        intrinsics itself."""
         given = [f"{self.type} {self.register}"]
         given += [f"i1 {str(o).lower()}" if isinstance(o, bool) else f"{self.type} {self.lift(o).register}" for o in others]
-        return self.make(f"call {self.type} @llvm.{name}.{suffix}({', '.join(given)})")
+        return self.make(f"call {self.type} @llvm.{name}.{suffix(self.type)}({', '.join(given)})")
 
     def __add__(self, other):
         return self.binary("fadd" if self.floating else "add", other)
@@ -172,14 +129,14 @@ class Lanes:
 
     def convert(self, operation, element):
         """fpext, fptrunc, sitofp, trunc, zext, bitcast, ... to another element type."""
-        return self.make(f"{operation} {self.type} {self.register} to {type_name(element, self.lanes)}", element)
+        return self.make(f"{operation} {self.type} {self.register} to {llvm_type(element, self.lanes)}", element)
 
     def bits(self):
-        return self.convert("bitcast", f"i{WIDTH[self.element]}")
+        return self.convert("bitcast", f"i{BITS[self.element]}")
 
     def as_float(self):
         """An integer's bits as a floating number of its width."""
-        return self.convert("bitcast", f"f{WIDTH[self.element]}")
+        return self.convert("bitcast", f"f{BITS[self.element]}")
 
     def fma(self, b, c):
         return self.intrinsic("fma", b, c)
