@@ -64,20 +64,14 @@ def function(em, buffers, tile, element):
     if symbol in em.definitions:
         return symbol, {}
     inner = Emitter()
-<<<<<<< HEAD
     inner.count = em.count                                      # so that names are of one function alone
-=======
->>>>>>> main
     a, b, c, out, *spare = (Buffer(f"%p{i}", x.type) for i, x in enumerate(buffers))
     left = widen_all(inner, a, spare.pop(0), element) if widened(a, element) else a
     right = put_together(inner, b, spare.pop(0), element) if spare else b
     with inner.loop("0", batches(c)) as i:
         product(inner, *(matrix(inner, x, i) for x in (left, right, c, out)), tile, element)
     arguments = ", ".join(f"ptr %p{i}" for i in range(len(buffers)))
-<<<<<<< HEAD
     em.count = inner.count
-=======
->>>>>>> main
     text = "\n".join([f"define internal void {symbol}({arguments}) noinline {{", "entry:", *inner.lines, "  ret void", "}"])
     return symbol, inner.definitions | {symbol: text}
 
@@ -107,11 +101,7 @@ def widen_all(em, x, out, element):
 
 def columns_together(a, b, tile, element):
     """The type of b in the type that is computed in, and in another order: the first columns, as many as a tile has, of all rows, then the
-<<<<<<< HEAD
     next ones: (N / columns · K, columns). None if b is best read as it is. Rows that are 512 bytes apart share few places of a cache."""
-=======
-    next ones: (N / columns · K, columns). None if b is best read as it is. Rows a multiple of 512 bytes apart share few places of a cache."""
->>>>>>> main
     *batch, K, N = b.type.shape
     if b.type.element == element and (N < WIDE or K * N < LARGE or a.type.shape[-2] < TALL):
         return None
