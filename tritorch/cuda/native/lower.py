@@ -66,25 +66,29 @@ class Lowering(Control):
         self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
+        """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
         em, arguments = self.em, self.function.arguments
         em.lines.append("entry:")
         for i, argument in enumerate(arguments):
             self.held[argument] = self.argument(i, argument.type)
         grid = [self.slot(len(arguments) + i) for i in range(3)]
         self.errors = self.slot(len(arguments) + 3)
-        with em.loop("%first", "%last") as program:
-            row = em.set(f"udiv i64 {program}, {grid[0]}")
-            where = [em.set(f"urem i64 {program}, {grid[0]}"), em.set(f"urem i64 {row}, {grid[1]}"), em.set(f"udiv i64 {row}, {grid[1]}")]
-            self.programs = [em.set(f"trunc i64 {w} to i32") for w in where]
-            self.grid = [em.set(f"trunc i64 {g} to i32") for g in grid]
-            self.end = em.label()
-            self.body(self.function.blocks)
-            em.start(self.end)
+        row = em.set(f"udiv i64 %program, {grid[0]}")
+        where = [em.set(f"urem i64 %program, {grid[0]}"), em.set(f"urem i64 {row}, {grid[1]}"), em.set(f"udiv i64 {row}, {grid[1]}")]
+        self.programs = [em.set(f"trunc i64 {w} to i32") for w in where]
+        self.grid = [em.set(f"trunc i64 {g} to i32") for g in grid]
+        self.end = em.label()
+        self.body(self.function.blocks)
+        em.start(self.end)
         em.line("ret void")
-        text = "\n".join(em.lines)
-        defined = "\n".join(em.definitions.values())
-        return Lowered(f"{defined}\ndefine void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {{\n{text}\n}}\n",
-                       em.scratch, [a.type.element for a in arguments], self.messages)
+        program, em.lines, em.block = "\n".join(em.lines), ["entry:"], "entry"
+        with em.loop("%first", "%last") as i:
+            em.line(f"call void @program(ptr %arguments, ptr %scratch, i64 {i})")
+        em.line("ret void")
+        text = "\n".join([*em.definitions.values(),
+                          "define internal void @program(ptr %arguments, ptr noalias %scratch, i64 %program) noinline {", program, "}",
+                          "define void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {", *em.lines, "}\n"])
+        return Lowered(text, em.scratch, [a.type.element for a in arguments], self.messages)
 
     def slot(self, index, kind="i64"):
         address = self.em.set(f"getelementptr i64, ptr %arguments, i64 {index}")

@@ -173,7 +173,7 @@ def accumulate(em, left, right, sums, tile, element):
     ahead = Buffer(em.pointer(left, k), left.type), Buffer(em.pointer(right, row), right.type)
     after = several(em, *ahead, phis, tile, element, steps)
     em.line(f"{following} = add i64 {k}, {steps}")
-    em.branch(em.set(f"icmp ult i64 {following}, {K}"), body, end)
+    em.again(body, em.set(f"icmp ult i64 {following}, {K}"), end)
     carried = [(k, "i64", "0", following), *((phi, kind, first, last) for phi, first, last in zip(phis, sums, after))]
     em.lines[patched:patched] = [f"  {phi} = phi {kind} [ {first}, %{before} ], [ {last}, %{body} ]" for phi, kind, first, last in carried]
     em.start(end)
