@@ -148,13 +148,19 @@ class Lowering(Control):
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if op.name in DEAR else 1)
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if self.dear(op) else 1)
             if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:
                 self.wait(op, result.type.shape)
         else:
             elementwise.refuse(op)
+
+    def dear(self, op):
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped)."""
+        axis = len(op.results[0].type.shape) - 1
+        return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
+                                        and self.at.along(op.operands[1], axis) == 0)
 
     def wait(self, op, shape, axis=None):
         """Join the first loop that has what the operator needs."""
