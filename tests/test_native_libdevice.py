@@ -14,7 +14,7 @@ if sys.platform != "linux" or platform.machine() != "x86_64":
 import triton
 from native_functions import NUMPY, SPECIAL, compiled, rng, signature, ulps
 
-from tritorch.cuda.native import mathematics
+from tritorch.cuda.native import libm, mathematics
 from tritorch.cuda.simulated import conversions as simulated
 from tritorch.cuda.simulated import libdevice
 from tritorch.cuda.simulated.values import Value
@@ -167,6 +167,19 @@ def test_directed_rounding_stops_at_the_largest_number(device):
     largest = np.array([np.finfo(np.float32).max], np.float32)
     assert named(device, "__nv_fadd_rd")(largest, largest) == largest and named(device, "__nv_fmul_ru")(-largest, largest) == -largest
     assert named(device, "__nv_fadd_ru")(largest, largest) == np.inf and named(device, "__nv_fadd_rz")(-largest, -largest) == -largest
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_a_product_and_a_sum_that_round_each_are_not_fused(lanes):
+    def rule(x, y):
+        def call(symbol, *arguments):
+            name, texts = mathematics.function(symbol, "f32", lanes)
+            x.em.definitions |= texts
+            return x.make(f"call {x.type} {name}({', '.join(f'{a.type} {a.register}' for a in arguments)})")
+        return call("__nv_fmul_rn", x, x) - y + call("__nv_fadd_rn", x * y, x)
+    x, y = (rng.uniform(1, 2, 500).astype(np.float32) for _ in range(2))
+    separate, = compiled([("@separate", libm.define("@separate", rule, ["f32", "f32"], lanes), lanes)])
+    np.testing.assert_array_equal(separate(x, y), (x * x - y) + (x * y + x))
 
 
 def test_integers_to_floats_in_a_direction(device):

@@ -85,6 +85,7 @@ class Lowering(Control):
         self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
+        """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
         em, arguments = self.em, self.function.arguments
         em.lines.append("entry:")
         for i, argument in enumerate(arguments):
@@ -161,13 +162,19 @@ class Lowering(Control):
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if op.name in DEAR else 1)
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if self.dear(op) else 1)
             if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:
                 self.wait(op, result.type.shape)
         else:
             elementwise.refuse(op)
+
+    def dear(self, op):
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped)."""
+        axis = len(op.results[0].type.shape) - 1
+        return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
+                                        and self.at.along(op.operands[1], axis) == 0)
 
     def wait(self, op, shape, axis=None):
         """Join the first loop that has what the operator needs."""

@@ -95,13 +95,18 @@ SPELLED |= {f"fast_{name}f": (name, "f32") for name in ("sin", "cos", "tan", "ta
 def directed(operation, mode):
     """add, sub, mul, div, sqrt, rcp, rsqrt or fma of IEEE, rounded in a direction: the nearest result and the sign of what it misses."""
     def rule(*x):
-        nearest, error = EXACT[operation](*x)
+        nearest, error = EXACT[operation](*map(apart, x))
         if mode == "rn":
-            return nearest
+            return apart(nearest)
         finite = functools.reduce(lambda a, b: a & b, [abs(a) < math.inf for a in x])
         overflowed = finite & abs(nearest).equals(math.inf)
         return stepped(nearest, overflowed.where(-nearest, error), mode)
     return rule
+
+
+def apart(x):
+    """The same number; LLVM makes no fused product and sum across it, as NVIDIA's compiler makes none of these functions."""
+    return x.intrinsic("arithmetic.fence")
 
 
 def exact_sum(x, y):
@@ -113,7 +118,7 @@ def exact_sum(x, y):
 
 def exact_fma(x, y, z):
     """S. Boldo and J.-M. Muller, "Exact and approximated error of the FMA", IEEE Trans. Computers 60 (2011)."""
-    nearest, product = x.fma(y, z), x * y
+    nearest, product = x.fma(y, z), apart(x * y)
     low = x.fma(y, -product)
     total, rest = exact_sum(z, low)
     head, tail = exact_sum(product, total)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from .mathematics_float32 import COS, LOG2E, SIN, clamped, large_by_libm, log_at_edges, nearest, quarter_turns, split_any
-from .mathematics_special import in_double
+from .mathematics_special import erfcinv, erfinv, in_double, normcdfinv
 from .vectors import polynomial
 
 LOG2 = (0.28291725666241424, 0.31990461759749267, 0.4122092752689755, 0.5770779421837025, 0.9617966941136916, 2.8853900817778504)
@@ -141,4 +141,5 @@ BY_FLOAT64 = {name: in_double(rule) for name, rule in {
     "hypot": hypot, "atan2": atan2, "atan": lambda x: atan2(x, x.constant(1.0)), "asin": lambda x: atan2(x, other_leg(x)),
     "acos": lambda x: atan2(other_leg(x), x), "sinh": sinh, "cosh": cosh, "asinh": asinh, "acosh": acosh, "atanh": atanh, "erfc": erfc,
     "exp10": lambda x: exp2(x * math.log2(10)), "normcdf": lambda x: erfc(x * -math.sqrt(0.5)) * 0.5,
+    "erfinv": lambda x: erfinv(x, log), "erfcinv": lambda x: erfcinv(x, log), "normcdfinv": lambda x: normcdfinv(x, log),
 }.items()} | {"pow": pow, "tan": tan, "log10": log10}

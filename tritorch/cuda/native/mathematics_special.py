@@ -6,7 +6,7 @@ import math
 from .libm import by_libm
 from .vectors import polynomial
 
-EXP, LOG, SIN, COS, CBRT, ERFC, EXPM1 = (by_libm(name) for name in ("exp", "log", "sin", "cos", "cbrt", "erfc", "expm1"))
+EXP, LOG, SIN, CBRT, ERFC = (by_libm(name) for name in ("exp", "log", "sin", "cbrt", "erfc"))
 
 
 def in_double(rule):
@@ -37,11 +37,10 @@ def ratio(pair, x):
     return polynomial(x, pair[0]) / polynomial(x, pair[1])
 
 
-def normal_quantile(q, tail):
+def normal_quantile(q, tail, log):
     """The quantile of the normal distribution at p, given q = p - 1/2 and the smaller of p and 1 - p, each without cancellation."""
     middle = q * ratio(MIDDLE, 0.180625 - q * q)
-    r = LOG(tail)
-    r = (-r).intrinsic("sqrt")
+    r = (-log(tail)).intrinsic("sqrt")
     outer = (r <= 5.0).where(ratio(NEAR, r - 1.6), ratio(FAR, r - 5.0))
     outer = tail.equals(0.0).where(math.inf, outer).copysign(q)
     out = (abs(q) <= 0.425).where(middle, outer)
@@ -52,16 +51,16 @@ def smaller(a, b):
     return (a < b).where(a, b)
 
 
-def normcdfinv(p):
-    return normal_quantile(p - 0.5, smaller(p, 1.0 - p))
+def normcdfinv(p, log=LOG):
+    return normal_quantile(p - 0.5, smaller(p, 1.0 - p), log)
 
 
-def erfinv(x):
-    return normal_quantile(x * 0.5, (1.0 - abs(x)) * 0.5) * math.sqrt(0.5)
+def erfinv(x, log=LOG):
+    return normal_quantile(x * 0.5, (1.0 - abs(x)) * 0.5, log) * math.sqrt(0.5)
 
 
-def erfcinv(x):
-    return normal_quantile((1.0 - x) * 0.5, smaller(x, 2.0 - x) * 0.5) * math.sqrt(0.5)
+def erfcinv(x, log=LOG):
+    return normal_quantile((1.0 - x) * 0.5, smaller(x, 2.0 - x) * 0.5, log) * math.sqrt(0.5)
 
 
 def normcdf(x):

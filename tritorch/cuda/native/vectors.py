@@ -84,9 +84,6 @@ class Lanes:
     def __xor__(self, other):
         return self.binary("xor", other)
 
-    def __invert__(self):
-        return self ^ -1
-
     def __lshift__(self, other):
         return self.binary("shl", other)
 
