@@ -21,7 +21,7 @@ if sys.platform != "linux" or platform.machine() != "x86_64" or importlib.util.f
 import native_kernels as K
 
 from tritorch.cuda.launch import LaunchError, TensorDescriptor, launch
-from tritorch.cuda.native import compiler, function, lower, threads
+from tritorch.cuda.native import compiler, function, llvm, lower, threads
 from tritorch.cuda.native.driver import NativeDriver
 
 
@@ -176,6 +176,18 @@ def test_threads_start_the_same_kernel_at_once(native, monkeypatch):
     assert not failed and len(native.spaces) <= 4
 
 
+def test_many_short_launches_are_shared(native, monkeypatch):
+    monkeypatch.setattr(function, "SPLIT", 0.0)
+    native.threads = 4
+    counts = torch.zeros(50, dtype=torch.int64, device="cuda")
+    for _ in range(3000):
+        launch(K.count_kernel, (50,), counts)
+    assert counts.tolist() == [3000 + 3000 * 1000 * i for i in range(50)]
+    native.threads = 1
+    launch(K.count_kernel, (50,), counts)
+    assert counts.tolist() == [3001 + 3001 * 1000 * i for i in range(50)]
+
+
 def test_threads_are_there_after_a_fork(native, monkeypatch):
     monkeypatch.setattr(function, "SPLIT", 0.0)
     native.threads = 2
@@ -192,6 +204,10 @@ def test_threads_are_there_after_a_fork(native, monkeypatch):
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0 and counts.tolist() == [1 + 1000 * i for i in range(64)]
+
+
+def test_what_the_threads_do_is_llvm_that_holds():
+    assert llvm.complaint(threads._TEXT) is None
 
 
 def test_how_many_threads(native, monkeypatch):

@@ -13,10 +13,10 @@ from typing import Any
 from tritorch.cuda.driver import DriverError, waiting
 
 from . import elf
-from .threads import Job, pool
+from .threads import pool
 
 GRID = (2**31 - 1, 65535, 65535)    # the most programs of a launch, as on a GPU
-SPLIT = 30e-6                       # seconds of work for which it pays to wake another thread
+SPLIT = 20e-6                       # seconds of work for which it pays to wake another thread
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _FORMATS = {"fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d", "fp16": "e6x", "f16": "e6x", "bf16": "H6x", "u64": "Q"}
 _LIMITS = {"f4x": 3.4028235677973366e38, "e6x": 65520.0}         # from here on a float is nearer to infinity
@@ -86,7 +86,7 @@ class Space:
     """Memory of one launch at a time: the slots of the arguments, a cell for an error, scratch memory for each thread. A launch of a graph
     keeps its arguments in one and borrows scratch memory of another."""
 
-    __slots__ = ("arguments", "view", "error", "room", "each", "threads", "scratches", "_memory", "_scratch")
+    __slots__ = ("arguments", "view", "error", "room", "each", "threads", "scratches", "step", "_memory", "_scratch")
 
     def __init__(self):
         self.room, self.each, self.threads, self.scratches = -1, -1, 0, ()
@@ -100,9 +100,9 @@ class Space:
             self.view = memoryview(self._memory).cast("B")[self.arguments - ctypes.addressof(self._memory):][:self.room]
         if scratch > self.each or threads > self.threads:
             self.each, self.threads = max(scratch, self.each), max(threads, self.threads)
-            step = -(-self.each // _ALIGN) * _ALIGN
-            self._scratch, address = _aligned(step * self.threads)
-            self.scratches = tuple(address + step * i for i in range(self.threads))
+            self.step = -(-self.each // _ALIGN) * _ALIGN
+            self._scratch, address = _aligned(self.step * self.threads)
+            self.scratches = tuple(address + self.step * i for i in range(self.threads))
         return self
 
 
@@ -131,7 +131,7 @@ def launched_later(*call: Any) -> bool:
     return launches_later(*call)
 
 
-def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
+def _running(driver: Any, entry: Callable, address: int, compiled: Any) -> Callable:
     """Run programs 0..count-1. How long one takes is learned from launch to launch. A kernel that asserts something is run in order, by one
     thread, because it may assert what other programs have done."""
     clock, alone, known = time.perf_counter, bool(compiled.messages), 0.0
@@ -143,7 +143,8 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
 
     def run(arguments, space, count):
         if alone or driver.threads == 1:
-            return entry(arguments, space.scratches[0], 0, count)
+            entry(arguments, space.scratches[0], 0, count)
+            return
         begin, first = clock(), 0
         if not known:
             entry(arguments, space.scratches[0], 0, 1)
@@ -154,10 +155,13 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
             entry(arguments, space.scratches[0], first, count)
             if count > first:
                 learn((clock() - begin) / (count - first))
-        else:
-            space.fit(0, compiled.scratch, threads)
-            learn(pool.run(Job(entry, arguments, space.scratches[:threads], first, count)))
-        return None
+            return
+        space.fit(0, compiled.scratch, threads)
+        mine = pool.run(address, arguments, space.scratches[0], space.step, first, count, threads)
+        if mine is None:
+            entry(arguments, space.scratches[0], first, count)
+        elif mine:
+            learn((clock() - begin) / mine)
 
     return run
 
@@ -165,7 +169,7 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
 def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Callable, loaded: Any) -> Callable:
     """Long, because it is the path of every launch, 2 µs for one program. `loaded` lives as long as what is returned."""
     pack, expand, size, scratch, messages = layout.pack, layout.expand, layout.size, compiled.scratch, compiled.messages
-    spaces, streams, run = driver.spaces, driver.streams, _running(driver, entry, compiled)
+    spaces, streams, run = driver.spaces, driver.streams, _running(driver, entry, loaded.address("entry"), compiled)
     most_x, most_y, most_z = GRID
 
     def fitting():
