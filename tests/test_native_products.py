@@ -153,6 +153,17 @@ def test_operands_that_are_widened_already():
     assert not len(compiled.scratch) - 64                       # there was nothing to widen
 
 
+def test_one_function_for_products_of_a_kind():
+    em = Emitter()
+    for M, N, K in [(16, 16, 16), (16, 32, 16), (16, 16, 16)]:
+        kinds = [ttir.Type(shape, "f32") for shape in matrices(M, N, K)]
+        op = ttir.Op("tt.dot", [], [ttir.Value("%d", kinds[2])], "")
+        products.dot(em, op, [Buffer(f"%p{i}", kind) for i, kind in enumerate(kinds)])
+    symbols = [line.partition("@dot")[2].partition("(")[0] for line in em.lines if "call" in line]
+    assert symbols[0] == symbols[2] != symbols[1]
+    assert sum(name.startswith("@dot") for name in em.definitions) == 2
+
+
 def test_integers_wrap():
     shapes = matrices(2, 16, 16)
     a, b = np.full(shapes[0], -128, np.int8), np.full(shapes[1], -128, np.int8)

@@ -82,7 +82,7 @@ class Control:
         em.line(f"{following} = add {kind} {i}, {step}")
         em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
                                      *self.written(phis, initials + ["0"] * len(steps), before, values, em.block)])
-        em.jump(head)
+        em.again(head)
         em.start(end)
         for result, argument in zip(op.results, carried):
             self.held[result] = self.held.pop(argument)
@@ -215,7 +215,7 @@ class Control:
             values = self.finish([*self.ops(second), *late], first.arguments)
         self.made = outside + self.made
         em.lines[place] = "\n".join(self.written(phis, initials, before, values, em.block))
-        em.jump(head)
+        em.again(head)
         em.start(end)
 
     def cf_br(self, op):

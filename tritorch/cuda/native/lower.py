@@ -44,6 +44,25 @@ def lower(text: str) -> Lowered:
     return Lowering(functions[0]).run()
 
 
+# A program is a function of its own: with all of it in the loop over programs LLVM takes three times as long for a kernel of many loops.
+PROGRAMS = """define internal void @program(ptr %arguments, ptr noalias %scratch, i64 %program) noinline {
+BODY
+}
+define void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {
+entry:
+  br label %turn
+turn:
+  %program = phi i64 [ %first, %entry ], [ %next, %turn ]
+  call void @program(ptr %arguments, ptr %scratch, i64 %program)
+  %next = add i64 %program, 1
+  %more = icmp slt i64 %next, %last
+  br i1 %more, label %turn, label %end
+end:
+  ret void
+}
+"""
+
+
 class Group:
     """Pending operators of one shape, which become one loop, with vectors along `axis` (None: any will do)."""
 
@@ -66,25 +85,24 @@ class Lowering(Control):
         self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
+        """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
         em, arguments = self.em, self.function.arguments
         em.lines.append("entry:")
         for i, argument in enumerate(arguments):
             self.held[argument] = self.argument(i, argument.type)
         grid = [self.slot(len(arguments) + i) for i in range(3)]
         self.errors = self.slot(len(arguments) + 3)
-        with em.loop("%first", "%last") as program:
-            row = em.set(f"udiv i64 {program}, {grid[0]}")
-            where = [em.set(f"urem i64 {program}, {grid[0]}"), em.set(f"urem i64 {row}, {grid[1]}"), em.set(f"udiv i64 {row}, {grid[1]}")]
-            self.programs = [em.set(f"trunc i64 {w} to i32") for w in where]
-            self.grid = [em.set(f"trunc i64 {g} to i32") for g in grid]
-            self.end = em.label()
-            self.body(self.function.blocks)
-            em.start(self.end)
+        row = em.set(f"udiv i64 %program, {grid[0]}")
+        where = [em.set(f"urem i64 %program, {grid[0]}"), em.set(f"urem i64 {row}, {grid[1]}"), em.set(f"udiv i64 {row}, {grid[1]}")]
+        self.programs = [em.set(f"trunc i64 {w} to i32") for w in where]
+        self.grid = [em.set(f"trunc i64 {g} to i32") for g in grid]
+        self.end = em.label()
+        self.body(self.function.blocks)
+        em.start(self.end)
         em.line("ret void")
-        text = "\n".join(em.lines)
+        text = PROGRAMS.replace("BODY", "\n".join(em.lines))
         defined = "\n".join(em.definitions.values())
-        return Lowered(f"{defined}\ndefine void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {{\n{text}\n}}\n",
-                       em.scratch, [a.type.element for a in arguments], self.messages)
+        return Lowered(f"{defined}\n{text}", em.scratch, [a.type.element for a in arguments], self.messages)
 
     def slot(self, index, kind="i64"):
         address = self.em.set(f"getelementptr i64, ptr %arguments, i64 {index}")
@@ -144,13 +162,19 @@ class Lowering(Control):
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if op.name in DEAR else 1)
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if self.dear(op) else 1)
             if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:
                 self.wait(op, result.type.shape)
         else:
             elementwise.refuse(op)
+
+    def dear(self, op):
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped)."""
+        axis = len(op.results[0].type.shape) - 1
+        return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
+                                        and self.at.along(op.operands[1], axis) == 0)
 
     def wait(self, op, shape, axis=None):
         """Join the first loop that has what the operator needs."""

@@ -256,6 +256,8 @@ class Evaluator:
         if op.name not in STRIDES:
             return None
         parts = [(self.fixed(operand), self.along(operand, axis)) for operand in op.operands]
+        if op.name in WRAPPING and [stride for _, stride in parts] == [1, 0]:
+            return int(op.name == "arith.remsi")                            # see `wrapped`
         return None if any(stride is None for _, stride in parts) else STRIDES[op.name](*parts)
 
     @staticmethod

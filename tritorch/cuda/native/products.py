@@ -5,6 +5,7 @@ element of a for each row, which all lanes get. Types narrower than float32 are 
 """
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from .conversions import narrow, widen
@@ -14,7 +15,7 @@ from .ttir import Type
 
 SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows, vectors of a tile: half of the registers
 NARROWEST = (16, 4, 2)                                          # of older processors
-STEPS = 4                                                       # of k in a turn of the loop
+STEPS = 4                                                       # of k in a turn of a loop
 WIDE, LARGE, TALL = 128, 8192, 32                               # b's columns and elements, a's rows from which a new layout pays: 128 × 64
                                                                 # by 64 × 256 has 96 instead of 74 GFLOP/s then, on one core of Zen 3
 
@@ -93,9 +94,11 @@ def widened(x, element):
 
 
 def widen_all(em, x, out, element):
-    lanes = min(16, x.type.size)
-    with em.loop("0", x.type.size, lanes) as i:
-        em.store(out, i, widen_to(em, em.load(x, i, lanes), x.type.element, element, lanes), lanes)
+    lanes, several = min(16, x.type.size), min(STEPS * 16, x.type.size)
+    with em.loop("0", x.type.size, several) as first:
+        for v in range(0, several, lanes):
+            i = linear(em, first, 1, v)
+            em.store(out, i, widen_to(em, em.load(x, i, lanes), x.type.element, element, lanes), lanes)
     return out
 
 
@@ -114,11 +117,11 @@ def put_together(em, b, out, element):
     lanes = min(columns, 16)
     with em.loop("0", batches(b)) as i:
         source, target = matrix(em, b, i), matrix(em, out, i)
-        with em.loop("0", N, columns) as j, em.loop("0", K) as k:
+        with em.loop("0", N, columns) as j, em.loop("0", K, min(STEPS, K)) as k:
             first, place = linear(em, k, N, j), linear(em, j, K, em.value("mul", "i64", 1, k, str(columns)))
-            for v in range(0, columns, lanes):
-                x = em.load(source, linear(em, first, 1, v), lanes)
-                em.store(target, linear(em, place, 1, v), widen_to(em, x, b.type.element, element, lanes), lanes)
+            for step, v in itertools.product(range(min(STEPS, K)), range(0, columns, lanes)):
+                x = em.load(source, linear(em, first, 1, step * N + v), lanes)
+                em.store(target, linear(em, place, 1, step * columns + v), widen_to(em, x, b.type.element, element, lanes), lanes)
     return out
 
 
@@ -173,7 +176,7 @@ def accumulate(em, left, right, sums, tile, element):
     ahead = Buffer(em.pointer(left, k), left.type), Buffer(em.pointer(right, row), right.type)
     after = several(em, *ahead, phis, tile, element, steps)
     em.line(f"{following} = add i64 {k}, {steps}")
-    em.branch(em.set(f"icmp ult i64 {following}, {K}"), body, end)
+    em.again(body, em.set(f"icmp ult i64 {following}, {K}"), end)
     carried = [(k, "i64", "0", following), *((phi, kind, first, last) for phi, first, last in zip(phis, sums, after))]
     em.lines[patched:patched] = [f"  {phi} = phi {kind} [ {first}, %{before} ], [ {last}, %{body} ]" for phi, kind, first, last in carried]
     em.start(end)

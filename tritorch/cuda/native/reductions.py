@@ -66,7 +66,7 @@ class Combination:
         for n, (register, old, new) in enumerate(zip(now, values, following)):
             kind = llvm_type(self.elements[n % len(self.elements)], lanes)
             em.lines[first + 1 + n] = f"  {register} = phi {kind} [ {old}, %{before} ], [ {new}, %{em.block} ]"
-        em.branch(em.set(f"icmp slt i64 {after}, {stop}"), head, end)
+        em.again(head, em.set(f"icmp slt i64 {after}, {stop}"), end)
         em.start(end)
         return following
 
