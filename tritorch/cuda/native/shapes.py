@@ -213,8 +213,8 @@ class Halves:
 
 
 class Pairs(Buffer):
-    """A tensor whose last axis is of two, but lies elsewhere in memory, as `halves` tells. Only a tt.trans behind its tt.join, or a tt.split
-    behind its tt.trans knows it: the elements of both halves need not take turns for a moment."""
+    """A tensor whose last axis is of two, but lies elsewhere in memory, as `halves` tells. Only a tt.trans behind its tt.join knows it, or
+    a tt.split behind its tt.trans: the elements of both halves need not take turns for a moment."""
 
     def __init__(self, base, kind, owner, halves):
         super().__init__(base, kind, owner)
