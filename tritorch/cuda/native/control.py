@@ -141,7 +141,8 @@ class Control:
                 source = self.held.get(value)
                 if source is self.held[argument]:
                     continue
-                carried_too = any(source is self.held[other] for other in carried if other.type.shape)
+                owner = getattr(source, "owner", None) or source                # of a view it is another's memory
+                carried_too = any(owner is self.held[other] for other in carried if other.type.shape)
                 if not isinstance(source, Buffer) or carried_too:
                     temporary = self.em.allocate(value.type)
                     self.fill(temporary, value)
