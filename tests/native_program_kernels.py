@@ -218,7 +218,7 @@ def shifts_kernel(out_ptr, x_ptr, count_ptr):
     tl.store(out_ptr + SIDE + i, (x.to(tl.uint32) >> count.to(tl.uint32)).to(tl.int32) + (wide >> 40).to(tl.int32))
     tl.store(out_ptr + 2 * SIDE + i, (x * 1103515245 + 12345) // 7 + x % -5)
     tl.store(out_ptr + 3 * SIDE + i, tl.umulhi(x.to(tl.uint32), 0xDEADBEEF).to(tl.int32) ^ (-x).to(tl.int8).to(tl.int32))
-    tl.store(out_ptr + 4 * SIDE + i, (x >> 35) + (x << 32) - (x << 31))
+    tl.store(out_ptr + 4 * SIDE + i, (x >> tl.full((SIDE,), 35, tl.int32)) + (x << tl.full((SIDE,), 32, tl.int32)))
 
 
 @triton.jit
