@@ -51,8 +51,8 @@ def compile_here(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Co
         return Compiled(b"", refusal="it is written in Gluon, for the parts of a GPU")
     text = ttir(spec)
     try:
-        lowered = lower.lower(text)
-        code = llvm.assemble(lowered.llvm, spec.options.get("enable_fp_fusion", True))
+        lowered = lower.lower(text, spec.options.get("enable_fp_fusion", True))
+        code = llvm.assemble(lowered.llvm, fused=False)                 # `lower` has done that
     except lower.Untranslatable as error:
         return Compiled(b"", refusal=str(error))
     except Exception as error:
