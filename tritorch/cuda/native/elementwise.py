@@ -159,7 +159,7 @@ def floats(em, op, registers, lanes):
     name = FLOATS[op.name]
     if name == "frem":
         return in_float32(em, op, registers, lanes, lambda e, r: mathematical(em, "fmod", e, lanes, r, op))
-    return in_float32(em, op, registers, lanes, lambda e, r: with_product(em, op, name, e, lanes, r) or arithmetic(em, name, e, lanes, r))
+    return in_float32(em, op, registers, lanes, lambda e, r: with_product(em, name, e, lanes, r) or arithmetic(em, name, e, lanes, r))
 
 
 def arithmetic(em, name, element, lanes, registers):
@@ -169,13 +169,13 @@ def arithmetic(em, name, element, lanes, registers):
     return result
 
 
-def with_product(em, op, name, element, lanes, registers):
-    """a * b + c is rounded once, as NVIDIA's compiler does it: where nothing else wants the product, and the left one of two, so that a
-    formula has the same bits in every kernel. LLVM, left to choose, looks at what else there is."""
+def with_product(em, name, element, lanes, registers):
+    """a * b + c is rounded once, as NVIDIA's compiler does it, though others may want the product, too; of two products it is the left one.
+    So a formula has the same bits in every kernel, if it is one loop. LLVM, left to choose, looks at what else there is."""
     if not em.fused or name not in ("fadd", "fsub"):
         return None
-    for i, (register, operand) in enumerate(zip(registers, op.operands)):
-        if register in em.products and len(operand.users) == 1:
+    for i, register in enumerate(registers):
+        if register in em.products:
             (a, b), c = em.products[register], registers[1 - i]
             if name == "fsub":
                 a, c = (a, em.value("fneg", element, lanes, c)) if i == 0 else (em.value("fneg", element, lanes, a), c)
