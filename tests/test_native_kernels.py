@@ -68,7 +68,8 @@ def test_a_formula_has_the_same_bits_in_every_kernel(native):
     expected = np.concatenate([wide[2] * wide[1] + (b * p * p), wide[1] - wide[2] * wide[0], wide[3] * wide[1] - wide[0]])
     for factor in (False, True):
         out = torch.zeros(3000, device="cuda")
-        moments_kernel[(1,)](out, on_device(p / 2 if factor else p), on_device(v), 1000, float(a[0]), float(b[0]), FACTOR=factor, BLOCK=1024)
+        source = on_device(p / 2 if factor else p)
+        moments_kernel[(1,)](out, source, on_device(v), 1000, float(a[0]), float(b[0]), FACTOR=factor, BLOCK=1024)
         np.testing.assert_array_equal(out.cpu().numpy(), expected.astype(np.float32))
 
 
