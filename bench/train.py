@@ -1,4 +1,5 @@
-"""The main job beside PyTorch: the same file, the same weights and batches, in turns of ten steps; step time and loss curve."""
+"""The main job beside PyTorch: the same file, the same weights and batches, in turns of ten steps; step time and loss curve. Ours runs on
+the CPU and, where it can, on the native device, whose kernels are compiled for the same processors."""
 import importlib.util
 import statistics
 import time
@@ -13,31 +14,40 @@ FASTEST_WANTED = 2.5                                             # times PyTorch
 
 
 class Side:
-    """One library's run of the tutorial's model and recipe."""
+    """One library's run of the tutorial's model and recipe, on the CPU or the native device."""
 
-    def __init__(self, library):
+    def __init__(self, library, native=False):
+        self.name = "tritorch, native" if native else library
         self.program = twin.load(TUTORIAL, library)
         torch = self.torch = self.program.torch
+        self.device = "cuda" if native else "cpu"
         torch.manual_seed(0)
         self.text = self.program.Text()
-        self.model = self.program.GPT(len(self.text.vocabulary))
+        self.model = self.program.GPT(len(self.text.vocabulary)).to(self.device)
         self.optimizer = self.program.optimizer_of(self.model)
+
+        program, model, optimizer = self.program, self.model, self.optimizer
+
+        def train_step(tokens, targets):
+            return program.train_step(model, optimizer, tokens, targets)
+
+        self.train_step = torch.compile(train_step) if native else train_step            # as the tutorial does
         self.seconds, self.losses, self.held_out = [], [], []
 
     def start_from(self, weights):
         self.model.load_state_dict({name: self.torch.from_numpy(w.copy()) for name, w in weights.items()})
 
     def step(self, batch, number):
-        tokens, targets = (self.torch.from_numpy(half.copy()) for half in batch)
+        tokens, targets = (self.torch.from_numpy(half.copy()).to(self.device) for half in batch)
         start = time.perf_counter()
         for group in self.optimizer.param_groups:
             group["lr"] = self.program.learning_rate(number)
-        loss = self.program.train_step(self.model, self.optimizer, tokens, targets).item()
+        loss = self.train_step(tokens, targets).item()
         self.seconds.append(time.perf_counter() - start)
         self.losses.append(loss)
 
     def evaluate(self):
-        self.held_out.append((len(self.losses), self.program.held_out_loss(self.model, self.text, "cpu")))
+        self.held_out.append((len(self.losses), self.program.held_out_loss(self.model, self.text, self.device)))
 
 
 def run(sides, steps):
@@ -56,16 +66,21 @@ def run(sides, steps):
         if done % 100 == 0 or done == steps:
             for side in sides:
                 side.evaluate()
-            standing = [f"{s.torch.__name__} {s.held_out[-1][1]:.4f} {1e3 * statistics.median(s.seconds):.1f} ms" for s in sides]
+            standing = [f"{s.name} {s.held_out[-1][1]:.4f} {1e3 * statistics.median(s.seconds):.1f} ms" for s in sides]
             print(f"step {done}: {', '.join(standing)}", flush=True)
 
 
 def table(sides):
     """Rows: step time, tokens a second, held-out losses along the curve, the largest distance between the two curves."""
-    ours, opponent = sides[0], sides[1] if len(sides) > 1 else None
-    ms = [1e3 * statistics.median(s.seconds[TURN:] or s.seconds) for s in sides] + [None]
+    ours, opponent = sides[0], sides[-1] if sides[-1].name == "torch" else None
+    native = next((s for s in sides if s.device == "cuda"), None)
+    ms = [median(ours), median(opponent)]
     limit = FASTEST_WANTED * ms[1] if opponent else None
     yield rows.row(f"train_gpt: step, median (budget {FASTEST_WANTED} × torch)", "ms", ms[0], ms[1], "torch", limit=limit)
+    if native:
+        yield rows.row("train_gpt: step on the native device, median", "ms", median(native), ms[1], "torch")
+        yield rows.row(f"train_gpt: held-out loss on the native device after {native.held_out[-1][0]} steps", "nats", native.held_out[-1][1],
+                       opponent.held_out[-1][1] if opponent else None, "torch")
     tokens = ours.program.BATCH * ours.program.CONTEXT
     rates = [tokens / (m / 1e3) if m else None for m in ms]
     yield rows.row("train_gpt: training", "tokens/s", rates[0], rates[1], "torch")
@@ -76,14 +91,25 @@ def table(sides):
         yield rows.row("train_gpt: largest difference of the two training losses, steps 1 to 100", "nats", first)
 
 
+def median(side):
+    """Milliseconds of a step; of the first ones kernels are compiled."""
+    return 1e3 * statistics.median(side.seconds[TURN:] or side.seconds) if side else None
+
+
 def main(args):
-    libraries = ["tritorch"] + (["torch"] if importlib.util.find_spec("torch") else [])
-    sides = [Side(library) for library in libraries]
+    sides = [Side("tritorch")]
+    try:
+        sides[0].torch.cuda.simulate(native=True)
+        sides.append(Side("tritorch", native=True))
+    except RuntimeError as error:
+        print(f"left out: {error}")
+    if importlib.util.find_spec("torch"):
+        sides.append(Side("torch"))
     steps = 2 * TURN if args.quick else args.steps
     run(sides, steps)
-    versions = [f"torch {s.torch.__version__}" for s in sides[1:]]
+    versions = [f"torch {s.torch.__version__}" for s in sides if s.name == "torch"]
     rows.record("train", list(table(sides)), f"python -m bench train --steps {steps}", *versions, keep=not args.quick)
     if not args.quick:
-        lines = ["step," + ",".join(s.torch.__name__ for s in sides)]
+        lines = ["step," + ",".join(s.name.replace(", ", " ") for s in sides)]
         lines += [",".join([str(i + 1), *(f"{loss:.5f}" for loss in losses)]) for i, losses in enumerate(zip(*(s.losses for s in sides)))]
         rows.write(rows.RESULTS / "train_curve.csv", "\n".join(lines) + "\n")

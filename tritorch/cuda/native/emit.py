@@ -101,12 +101,13 @@ class Emitter:
         self.line(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def again(self, label, condition=None, end=None):
-        """Back to the head of a loop (if the condition is true, else to `end`). LLVM is told not to unroll it: turns are of vectors, and long
-        enough, while copies of them make the compilation take three times as long."""
+        """Back to the head of a loop (if the condition is true, else to `end`). LLVM is told not to unroll it: turns are of vectors, and
+        long enough, while copies of them make the compilation take three times as long."""
         self.branch(condition, label, end) if condition else self.jump(label)
         self.count += 1
         self.lines[-1] += f", !llvm.loop !{self.count}"
-        self.definitions |= {"!0": '!0 = !{!"llvm.loop.unroll.disable"}', f"!{self.count}": f"!{self.count} = distinct !{{!{self.count}, !0}}"}
+        name = f"!{self.count}"
+        self.definitions |= {"!0": '!0 = !{!"llvm.loop.unroll.disable"}', name: f"{name} = distinct !{{{name}, !0}}"}
 
     def go_on(self, label):
         """End this block, begin the next."""
