@@ -79,3 +79,50 @@ def test_a_formula_is_rounded_at_every_step_if_asked_to(native):
     out = torch.zeros(3000, device="cuda")
     moments_kernel[(1,)](out, on_device(p), on_device(v), 1000, float(a[0]), float(b[0]), FACTOR=False, BLOCK=1024, enable_fp_fusion=False)
     np.testing.assert_array_equal(out.cpu().numpy(), np.concatenate([a * v + b * p * p, v - a * p, b * v - p]))
+
+
+# ------------------------------------------------------------------ functions, atomics
+@triton.jit(noinline=True)
+def partial_sum(x_ptr, start, count):
+    total = 0.0
+    for k in range(count):
+        total += tl.load(x_ptr + start + k)
+    return total, start + count
+
+
+@triton.jit
+def calling_kernel(out_ptr, x_ptr, count):
+    first, start = partial_sum(x_ptr, 0, count)
+    second, start = partial_sum(x_ptr, start, count + 1)
+    tl.store(out_ptr, first)
+    tl.store(out_ptr + 1, second)
+    tl.store(out_ptr + 2, start.to(tl.float32))
+
+
+def test_functions_that_are_not_inlined_on_a_gpu(native):
+    out = torch.zeros(3, device="cuda")
+    calling_kernel[(1,)](out, torch.arange(20.0, device="cuda"), 4)
+    assert out.tolist() == [6.0, 30.0, 9.0]
+
+
+@triton.jit
+def adding_kernel(out_ptr, old_ptr, x_ptr, place_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    old = tl.atomic_add(out_ptr + tl.load(place_ptr + i, mask=i < n), tl.load(x_ptr + i, mask=i < n), mask=i < n)
+    tl.store(old_ptr + i, old, mask=i < n)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64])
+def test_programs_add_to_the_same_places(native, dtype):
+    """Sums that are exact, so their order does not show."""
+    rng = np.random.default_rng(2)
+    places, x = rng.integers(0, 5, 3000), rng.integers(0, 2, 3000)
+    x[np.cumsum(np.eye(5, dtype=int)[places] * x[:, None], 0).max(1) > 250] = 0         # bfloat16 counts to 256
+    out, old = torch.zeros(5, dtype=dtype, device="cuda"), torch.zeros(3000, dtype=dtype, device="cuda")
+    adding_kernel[(24,)](out, old, on_device(x).to(dtype), on_device(places), 3000, BLOCK=128)
+    expected = np.bincount(places, x, 5)
+    np.testing.assert_array_equal(out.double().cpu().numpy(), expected)
+    old = old.double().cpu().numpy()
+    for k in range(5):                                                                  # each has seen what those before it left
+        seen = old[(places == k) & (x == 1)]
+        np.testing.assert_array_equal(np.sort(seen), np.arange(expected[k]))
