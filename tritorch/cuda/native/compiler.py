@@ -13,6 +13,7 @@ import json
 import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton._C.libtriton import ir
@@ -52,8 +53,8 @@ def compile_here(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Co
         return Compiled(b"", refusal="it is written in Gluon, for the parts of a GPU")
     text = ttir(spec)
     try:
-        lowered = lower.lower(text)
-        code = llvm.assemble(lowered.llvm, spec.options.get("enable_fp_fusion", True))
+        lowered = lower.lower(text, spec.options.get("enable_fp_fusion", True))
+        code = llvm.assemble(lowered.llvm, fused=False)                 # `lower` has done that
     except lower.Untranslatable as error:
         return Compiled(b"", refusal=str(error))
     except Exception as error:
@@ -73,9 +74,20 @@ def ttir(spec: compiler.Specialisation) -> str:
             ir.load_dialects(context)
             backend.load_dialects(context)
             module = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
-            return str(backend.make_ttir(module, {}, options, ARCH))
+            return str(backend.make_ttir(inlined(module, context), {}, options, ARCH))
         except Exception as error:
             raise compiler.CompileError(f"{spec} does not compile: {type(error).__name__}: {error}") from error
+
+
+def inlined(module: Any, context: Any) -> Any:
+    """A module whose functions may all be inlined, those of `triton.jit(noinline=True)`, too."""
+    text = str(module)
+    if "noinline = true" not in text:
+        return module
+    with llvm._file(text.replace("noinline = true", "noinline = false")) as path:
+        module = ir.parse_mlir_module(path, context)
+    module.context = context
+    return module
 
 
 # ------------------------------------------------------------------ the cache on disk

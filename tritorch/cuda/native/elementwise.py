@@ -11,7 +11,6 @@ from .emit import Untranslatable, llvm_type
 
 RULES = {}
 NARROW = ("bf16", "f8")                     # whose arithmetic is float32's
-FAST = "contract"                           # a * b + c may be rounded once, as NVIDIA's compiler does
 
 
 def rule(*names):
@@ -165,8 +164,28 @@ def floats(em, op, registers, lanes):
     name = FLOATS[op.name]
     if name == "frem":
         return in_float32(em, op, registers, lanes, lambda e, r: mathematical(em, "fmod", e, lanes, r, op))
-    flags = "" if op.name == "tt.precise_divf" else f" {FAST}"
-    return in_float32(em, op, registers, lanes, lambda e, r: em.value(name + flags, e, lanes, *r))
+    return in_float32(em, op, registers, lanes, lambda e, r: with_product(em, name, e, lanes, r) or arithmetic(em, name, e, lanes, r))
+
+
+def arithmetic(em, name, element, lanes, registers):
+    result = em.value(name, element, lanes, *registers)
+    if name == "fmul" and element in ("f32", "f64"):
+        em.products[result] = registers
+    return result
+
+
+def with_product(em, name, element, lanes, registers):
+    """a * b + c is rounded once, as NVIDIA's compiler does it, though others may want the product, too; of two products it is the left one.
+    So a formula has the same bits in every kernel, if it is one loop. LLVM, left to choose, looks at what else there is."""
+    if not em.fused or name not in ("fadd", "fsub"):
+        return None
+    for i, register in enumerate(registers):
+        if register in em.products:
+            (a, b), c = em.products[register], registers[1 - i]
+            if name == "fsub":
+                a, c = (a, em.value("fneg", element, lanes, c)) if i == 0 else (em.value("fneg", element, lanes, a), c)
+            return em.intrinsic("fmuladd", llvm_type(element, lanes), a, b, c)
+    return None
 
 
 @rule("arith.negf")

@@ -33,15 +33,15 @@ class Lowered:
     messages: list[str] = field(default_factory=list)
 
 
-def lower(text: str) -> Lowered:
-    """The LLVM IR of the kernel in a module of TTIR. Raises Untranslatable."""
+def lower(text: str, fused: bool = True) -> Lowered:
+    """The LLVM IR of the kernel in a module of TTIR, whose products and sums are rounded once if `fused`. Raises Untranslatable."""
     try:
         functions = ttir.parse(text)
     except (ttir.Unreadable, KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise Untranslatable(f"TTIR: {error}") from error
     if len(functions) != 1:
         raise Untranslatable(f"tt.call: a kernel with {len(functions) - 1} functions that are not inlined")
-    return Lowering(functions[0]).run()
+    return Lowering(functions[0], fused).run()
 
 
 # A program is a function of its own: with all of it in the loop over programs LLVM takes three times as long for a kernel of many loops.
@@ -74,8 +74,8 @@ class Group:
 
 
 class Lowering(Control):
-    def __init__(self, function):
-        self.function, self.em = function, Emitter()
+    def __init__(self, function, fused):
+        self.function, self.em = function, Emitter(fused)
         self.at = Evaluator(self.em)
         self.held = self.at.held
         self.groups, self.group_of = [], {}             # pending: groups in order; op -> group
