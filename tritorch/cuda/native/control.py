@@ -241,13 +241,23 @@ class Control:
             self.em.jump(self.labels[label])
 
     def hand_over(self, label, values):
-        """Give a block its arguments."""
-        sources = [self.buffer(v) if v.type.shape else self.at.scalar(v) for v in values]
-        for argument, source in zip(self.arguments[label], sources):
-            if argument.type.shape:
-                self.em.copy(self.slots[argument], source)
-            else:
-                self.em.store(self.slots[argument], "0", source, 1)
+        """Give a block its arguments; one of them may be what another one was."""
+        with self.inside():
+            sources = [self.apart(v) if v.type.shape else self.at.scalar(v) for v in values]
+            for argument, source in zip(self.arguments[label], sources):
+                if argument.type.shape:
+                    self.em.copy(self.slots[argument], source)
+                else:
+                    self.em.store(self.slots[argument], "0", source, 1)
+
+    def apart(self, value):
+        """A value in memory that is no argument of a block."""
+        held = self.buffer(value)
+        if (held.owner or held) not in self.slots.values():
+            return held
+        temporary = self.em.allocate(value.type)
+        self.em.copy(temporary, held)
+        return temporary
 
 
 def uniform_step(value, argument):
