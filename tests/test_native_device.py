@@ -244,6 +244,18 @@ def test_an_assertion_is_an_error_of_the_launch(native):
     assert out.tolist() == list(range(8))
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_views_of_what_a_loop_carries(native, turns):
+    """All of a turn's values are from before any is written."""
+    flat, tile, low, high = (np.arange(n, dtype=np.int32) + 100 * i for i, n in enumerate((64, 64, 32, 32)))
+    tensors = [on_device(x) for x in (flat, tile, low, high)]
+    launch(K.views_kernel, (1,), *tensors, turns)
+    for _ in range(turns):
+        low, high, tile, flat = tile[32:], tile[:32], flat, flat * 3 + 1
+    for tensor, expected in zip(tensors, (flat, tile, low, high)):
+        np.testing.assert_array_equal(tensor.cpu().numpy(), expected)
+
+
 # ------------------------------------------------------------------ streams, events, graphs
 def test_work_is_done_when_the_call_returns(native):
     on_device(np.ones(3, np.float32)).mul(3).tolist()                    # so that nothing waits for a kernel that compiles
