@@ -230,6 +230,8 @@ def masks_kernel(out_ptr, x_ptr, n):
     narrow = (i + 3).to(tl.int8).to(tl.int32)
     tl.store(out_ptr + 512 + i, tl.load(x_ptr + 128 + narrow))
     tl.store(out_ptr + 1024 + i, tl.load(x_ptr + tl.minimum(i, n), mask=(i <= n) & (i > 2) & (n != i), other=7))
+    far = (i - 7).to(tl.uint32).to(tl.int64) < n
+    tl.store(out_ptr + 2048 + i, tl.load(x_ptr + i, mask=far, other=-1))
     tl.store(out_ptr + 1536 + i, tl.load(x_ptr + (i * 3) % n, mask=i >= n, other=i))
 
 
@@ -262,3 +264,13 @@ def specials_kernel(out_ptr, x_ptr, y_ptr, N: tl.constexpr):
     place = i[:, None] * N + i[None, :]
     tl.store(out_ptr + place, (bits + nans).to(tl.float32))
     tl.store(out_ptr + N * N + place, where)
+
+
+@triton.jit
+def long_kernel(out_ptr, x_ptr, N: tl.constexpr):
+    """Many operators, each of which needs the one before."""
+    i = tl.arange(0, 64)
+    x = tl.load(x_ptr + i)
+    for j in tl.static_range(N):
+        x = tl.where(x > j, x - 2.5, x + 1.5)
+    tl.store(out_ptr + i, x)

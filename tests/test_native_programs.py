@@ -123,7 +123,7 @@ def test_shifts_and_quotients():
 
 @pytest.mark.parametrize("n", [1, 100, 511])
 def test_masks(n):
-    both(K.masks_kernel, empty(2048, dtype="i4"), np.arange(2048, dtype="i4"), n)
+    both(K.masks_kernel, empty(2560, dtype="i4"), np.arange(2048, dtype="i4"), n)
 
 
 @pytest.mark.parametrize("n", [64, 50])
@@ -136,3 +136,7 @@ def test_what_masked_lanes_have_instead(n):
 def test_numbers_that_are_none(dtype):
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.5, 3.0], "f4").astype(dtype)
     both(K.specials_kernel, empty(128), x, x[::-1].copy(), N=8)
+
+
+def test_many_operators():
+    both(K.long_kernel, empty(64), numbers(64), N=400)

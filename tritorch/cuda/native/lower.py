@@ -247,6 +247,8 @@ class Lowering(Control):
                     accesses.store(self.at, op, point)
                 elif op.name == "tt.load":
                     point.known[op.results[0], point.indices, point.lanes] = accesses.load(self.at, op, point)
+                else:                                       # now, for its operands are there: a long chain is no deep recursion
+                    self.at.at(op.results[0], point)
                 for result in op.results:
                     if result in kept:
                         self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
@@ -319,8 +321,7 @@ class Lowering(Control):
             results = products.dot(self.em, op, operands, self.region, into=operands[2])
         else:
             results = STRUCTURAL[op.name](self.em, op, operands, self.region)
-        for result, held in zip(op.results, results):
-            self.held[result] = held
+        self.held.update(zip(op.results, results))
 
     def own(self, value, op):
         """Whether an operator may write over a value of its own type: nobody else, and no other turn of a loop, reads it."""
