@@ -139,4 +139,4 @@ def test_numbers_that_are_none(dtype):
 
 
 def test_many_operators():
-    both(K.long_kernel, empty(64), numbers(64), N=400)
+    both(K.long_kernel, empty(64), numbers(64), N=200)

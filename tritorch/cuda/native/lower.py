@@ -278,8 +278,7 @@ class Lowering(Control):
 
     def keep_order(self, op, pointer):
         """Write the loops that wait if one of them may touch the same memory, other than loads before a load, or at the same addresses
-        before a store. Where two pointers may be the same, a store does not wait for accesses of other elements: between them a GPU
-        has a barrier. A loop keeps the order of the accesses of one element."""
+        before a store. Of pointers that perhaps are the same only a load waits: before a store to other elements a GPU has a barrier."""
         root, writes = self.root(pointer), op.name == "tt.store"
         for other in self.group_of:
             if other.name not in ("tt.load", "tt.store") or (other.name == "tt.load" and not writes):
