@@ -274,3 +274,21 @@ def long_kernel(out_ptr, x_ptr, N: tl.constexpr):
     for j in tl.static_range(N):
         x = tl.where(x > j, x - 2.5, x + 1.5)
     tl.store(out_ptr + i, x)
+
+
+@triton.jit
+def moving_sums_kernel(out_ptr, turns):
+    """Ranges that loops move and of which all elements are wanted, in the loop, in another one inside of it and after it."""
+    i = tl.arange(0, SIDE)
+    moved, total = i * 3, tl.zeros((SIDE,), tl.int32)
+    for turn in range(turns):
+        if turn > 0:
+            total += tl.cumsum(moved, 0)
+        inner = moved
+        for _ in range(2):
+            total += tl.flip(inner, 0) * tl.sum(moved)
+            inner += 5
+        total += tl.sum(inner) - moved
+        moved += 2
+    tl.store(out_ptr + i, total + moved)
+    tl.store(out_ptr + SIDE + i, tl.cumsum(moved, 0))

@@ -95,6 +95,11 @@ def test_pointers_that_move(turns, step):
     both(K.moving_kernel, empty(2 * S), numbers(100), np.arange(S)[::-1].copy().astype("i4"), turns, step)
 
 
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_ranges_that_move(turns):
+    both(K.moving_sums_kernel, empty(2 * S, dtype="i4"), turns)
+
+
 @pytest.mark.parametrize("limit", [-1e9, 100.0, 1e9])
 def test_loops_that_end_by_what_they_carry(limit):
     both(K.while_kernel, empty(S + 1), numbers(S), limit)

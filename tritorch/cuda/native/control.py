@@ -53,10 +53,12 @@ class Control:
         """A region, or a block: what it puts into memory is there for it alone, since it may not run."""
         before, self.made = self.made, []
         yield
-        for value in self.made:
+        for value, outside in self.made:
             held = self.held.pop(value, None)
             if isinstance(held, Buffer):
                 self.em.release(held)
+            if outside is not None:
+                self.held[value] = outside
         self.made = before
 
     # control flow: what is carried is a phi, tensors are buffers
@@ -81,7 +83,7 @@ class Control:
         em.start(body)
         self.held[counter] = i
         with self.inside():
-            values = self.finish(self.ops(block), carried) + [m.next(self.at) for m in steps.values()]
+            values = self.finish(self.ops(block), carried, steps) + [m.next(self.at) for m in steps.values()]
         em.line(f"{following} = add {kind} {i}, {step}")
         em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
                                      *self.written(phis, initials + ["0"] * len(steps), before, values, em.block)])
@@ -138,12 +140,13 @@ class Control:
         return [f"  {register} = phi {kind} [ {first}, %{before} ], [ {value}, %{after} ]"
                 for (register, kind), first, value in zip(phis, initials, values)]
 
-    def finish(self, late, carried):
-        """What a turn hands to the next one; gives the registers of scalars. All is computed before anything is written."""
+    def finish(self, late, carried, steps=()):
+        """What a turn hands to the next one, but for what `moving` found; gives the registers of scalars. All is computed before anything
+        is written."""
         self.flush()
         moves, temporaries = [], []
         for value, argument in zip(self.yielded, carried):
-            if argument.type.shape and value is not argument and not isinstance(self.held[argument], Moving):
+            if argument.type.shape and value is not argument and argument not in steps:
                 source = self.held.get(value)
                 if source is self.held[argument]:
                     continue

@@ -83,7 +83,7 @@ class Lowering(Control):
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
-        self.messages, self.made = [], []               # made: values that got a buffer in this region, of which it is not their own
+        self.messages, self.made = [], []               # made: values that got a buffer in this region alone, and what held them before
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -337,7 +337,7 @@ class Lowering(Control):
         target = self.em.allocate(value.type)
         self.fill(target, value)
         self.held[value] = target
-        self.made.append(value)
+        self.made.append((value, held))
         return target
 
     def fill(self, target, value):
