@@ -292,3 +292,4 @@ def moving_sums_kernel(out_ptr, turns):
         moved += 2
     tl.store(out_ptr + i, total + moved)
     tl.store(out_ptr + SIDE + i, tl.cumsum(moved, 0))
+    tl.store(out_ptr + 2 * SIDE + i, tl.flip(moved + 7, 0))

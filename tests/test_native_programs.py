@@ -97,7 +97,7 @@ def test_pointers_that_move(turns, step):
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_ranges_that_move(turns):
-    both(K.moving_sums_kernel, empty(2 * S, dtype="i4"), turns)
+    both(K.moving_sums_kernel, empty(3 * S, dtype="i4"), turns)
 
 
 @pytest.mark.parametrize("limit", [-1e9, 100.0, 1e9])

@@ -53,13 +53,18 @@ class Control:
         """A region, or a block: what it puts into memory is there for it alone, since it may not run."""
         before, self.made = self.made, []
         yield
-        for value, outside in self.made:
-            held = self.held.pop(value, None)
+        for value in self.made:
+            held = self.unheld(value)
             if isinstance(held, Buffer):
                 self.em.release(held)
-            if outside is not None:
-                self.held[value] = outside
         self.made = before
+
+    def unheld(self, value):
+        """Forget what holds a value, and give it; one that loops move is what it was before that was put into memory."""
+        held = self.held.pop(value, None)
+        if value in self.moved:
+            self.held[value] = self.moved[value]
+        return held
 
     # control flow: what is carried is a phi, tensors are buffers
     def scf_for(self, op):
@@ -91,6 +96,8 @@ class Control:
         em.start(end)
         for result, argument in zip(op.results, carried):
             self.held[result] = self.held.pop(argument)
+            if argument in steps:
+                self.moved[result] = self.held[result]
             if argument in self.cost:
                 self.cost[result] = self.cost[argument]
             self.roots[result] = self.roots[argument]
@@ -103,7 +110,7 @@ class Control:
             if step is not None:
                 if initial not in self.cost:
                     self.buffer(initial)
-                found[argument] = self.held[argument] = Moving(self.em, initial, step)
+                found[argument] = self.moved[argument] = self.held[argument] = Moving(self.em, initial, step)
                 if initial in self.cost:
                     self.cost[argument] = self.cost[initial] + 1
         return found

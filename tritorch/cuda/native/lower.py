@@ -83,7 +83,7 @@ class Lowering(Control):
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
-        self.messages, self.made = [], []               # made: values that got a buffer in this region alone, and what held them before
+        self.messages, self.made, self.moved = [], [], {}       # values that got a buffer in this region alone; those that loops move
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -119,7 +119,7 @@ class Lowering(Control):
         """Give back the buffers of values that nobody reads any more."""
         late, self.late = self.late, []
         for value in late:
-            held = self.held.pop(value, None)
+            held = self.unheld(value)
             if isinstance(held, Buffer):
                 owner = held.owner or held
                 if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
@@ -337,7 +337,7 @@ class Lowering(Control):
         target = self.em.allocate(value.type)
         self.fill(target, value)
         self.held[value] = target
-        self.made.append((value, held))
+        self.made.append(value)
         return target
 
     def fill(self, target, value):
