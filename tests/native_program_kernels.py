@@ -230,6 +230,8 @@ def masks_kernel(out_ptr, x_ptr, n):
     narrow = (i + 3).to(tl.int8).to(tl.int32)
     tl.store(out_ptr + 512 + i, tl.load(x_ptr + 128 + narrow))
     tl.store(out_ptr + 1024 + i, tl.load(x_ptr + tl.minimum(i, n), mask=(i <= n) & (i > 2) & (n != i), other=7))
+    far = (i - 7).to(tl.uint32).to(tl.int64) < n
+    tl.store(out_ptr + 2048 + i, tl.load(x_ptr + i, mask=far, other=-1))
     tl.store(out_ptr + 1536 + i, tl.load(x_ptr + (i * 3) % n, mask=i >= n, other=i))
 
 
@@ -262,3 +264,32 @@ def specials_kernel(out_ptr, x_ptr, y_ptr, N: tl.constexpr):
     place = i[:, None] * N + i[None, :]
     tl.store(out_ptr + place, (bits + nans).to(tl.float32))
     tl.store(out_ptr + N * N + place, where)
+
+
+@triton.jit
+def long_kernel(out_ptr, x_ptr, N: tl.constexpr):
+    """Many operators, each of which needs the one before."""
+    i = tl.arange(0, 64)
+    x = tl.load(x_ptr + i)
+    for j in tl.static_range(N):
+        x = tl.where(x > j, x - 2.5, x + 1.5)
+    tl.store(out_ptr + i, x)
+
+
+@triton.jit
+def moving_sums_kernel(out_ptr, turns):
+    """Ranges that loops move and of which all elements are wanted, in the loop, in another one inside of it and after it."""
+    i = tl.arange(0, SIDE)
+    moved, total = i * 3, tl.zeros((SIDE,), tl.int32)
+    for turn in range(turns):
+        if turn > 0:
+            total += tl.cumsum(moved, 0)
+        inner = moved
+        for _ in range(2):
+            total += tl.flip(inner, 0) * tl.sum(moved)
+            inner += 5
+        total += tl.sum(inner) - moved
+        moved += 2
+    tl.store(out_ptr + i, total + moved)
+    tl.store(out_ptr + SIDE + i, tl.cumsum(moved, 0))
+    tl.store(out_ptr + 2 * SIDE + i, tl.flip(moved + 7, 0))

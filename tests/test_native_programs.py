@@ -95,6 +95,11 @@ def test_pointers_that_move(turns, step):
     both(K.moving_kernel, empty(2 * S), numbers(100), np.arange(S)[::-1].copy().astype("i4"), turns, step)
 
 
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_ranges_that_move(turns):
+    both(K.moving_sums_kernel, empty(3 * S, dtype="i4"), turns)
+
+
 @pytest.mark.parametrize("limit", [-1e9, 100.0, 1e9])
 def test_loops_that_end_by_what_they_carry(limit):
     both(K.while_kernel, empty(S + 1), numbers(S), limit)
@@ -123,7 +128,7 @@ def test_shifts_and_quotients():
 
 @pytest.mark.parametrize("n", [1, 100, 511])
 def test_masks(n):
-    both(K.masks_kernel, empty(2048, dtype="i4"), np.arange(2048, dtype="i4"), n)
+    both(K.masks_kernel, empty(2560, dtype="i4"), np.arange(2048, dtype="i4"), n)
 
 
 @pytest.mark.parametrize("n", [64, 50])
@@ -136,3 +141,7 @@ def test_what_masked_lanes_have_instead(n):
 def test_numbers_that_are_none(dtype):
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.5, 3.0], "f4").astype(dtype)
     both(K.specials_kernel, empty(128), x, x[::-1].copy(), N=8)
+
+
+def test_many_operators():
+    both(K.long_kernel, empty(64), numbers(64), N=200)

@@ -54,10 +54,17 @@ class Control:
         before, self.made = self.made, []
         yield
         for value in self.made:
-            held = self.held.pop(value, None)
+            held = self.unheld(value)
             if isinstance(held, Buffer):
                 self.em.release(held)
         self.made = before
+
+    def unheld(self, value):
+        """Forget what holds a value, and give it; one that loops move is what it was before that was put into memory."""
+        held = self.held.pop(value, None)
+        if value in self.moved:
+            self.held[value] = self.moved[value]
+        return held
 
     # control flow: what is carried is a phi, tensors are buffers
     def scf_for(self, op):
@@ -81,7 +88,7 @@ class Control:
         em.start(body)
         self.held[counter] = i
         with self.inside():
-            values = self.finish(self.ops(block), carried) + [m.next(self.at) for m in steps.values()]
+            values = self.finish(self.ops(block), carried, steps) + [m.next(self.at) for m in steps.values()]
         em.line(f"{following} = add {kind} {i}, {step}")
         em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
                                      *self.written(phis, initials + ["0"] * len(steps), before, values, em.block)])
@@ -89,6 +96,8 @@ class Control:
         em.start(end)
         for result, argument in zip(op.results, carried):
             self.held[result] = self.held.pop(argument)
+            if argument in steps:
+                self.moved[result] = self.held[result]
             if argument in self.cost:
                 self.cost[result] = self.cost[argument]
             self.roots[result] = self.roots[argument]
@@ -101,7 +110,7 @@ class Control:
             if step is not None:
                 if initial not in self.cost:
                     self.buffer(initial)
-                found[argument] = self.held[argument] = Moving(self.em, initial, step)
+                found[argument] = self.moved[argument] = self.held[argument] = Moving(self.em, initial, step)
                 if initial in self.cost:
                     self.cost[argument] = self.cost[initial] + 1
         return found
@@ -138,12 +147,13 @@ class Control:
         return [f"  {register} = phi {kind} [ {first}, %{before} ], [ {value}, %{after} ]"
                 for (register, kind), first, value in zip(phis, initials, values)]
 
-    def finish(self, late, carried):
-        """What a turn hands to the next one; gives the registers of scalars. All is computed before anything is written."""
+    def finish(self, late, carried, steps=()):
+        """What a turn hands to the next one, but for what `moving` found; gives the registers of scalars. All is computed before anything
+        is written."""
         self.flush()
         moves, temporaries = [], []
         for value, argument in zip(self.yielded, carried):
-            if argument.type.shape and value is not argument and not isinstance(self.held[argument], Moving):
+            if argument.type.shape and value is not argument and argument not in steps:
                 source = self.held.get(value)
                 if source is self.held[argument]:
                     continue

@@ -83,7 +83,7 @@ class Lowering(Control):
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
-        self.messages, self.made = [], []               # made: values that got a buffer in this region, of which it is not their own
+        self.messages, self.made, self.moved = [], [], {}       # values that got a buffer in this region alone; those that loops move
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -119,7 +119,7 @@ class Lowering(Control):
         """Give back the buffers of values that nobody reads any more."""
         late, self.late = self.late, []
         for value in late:
-            held = self.held.pop(value, None)
+            held = self.unheld(value)
             if isinstance(held, Buffer):
                 owner = held.owner or held
                 if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
@@ -247,6 +247,8 @@ class Lowering(Control):
                     accesses.store(self.at, op, point)
                 elif op.name == "tt.load":
                     point.known[op.results[0], point.indices, point.lanes] = accesses.load(self.at, op, point)
+                else:                                       # now, for its operands are there: a long chain is no deep recursion
+                    self.at.at(op.results[0], point)
                 for result in op.results:
                     if result in kept:
                         self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
@@ -276,8 +278,7 @@ class Lowering(Control):
 
     def keep_order(self, op, pointer):
         """Write the loops that wait if one of them may touch the same memory, other than loads before a load, or at the same addresses
-        before a store. Where two pointers may be the same, a store does not wait for accesses of other elements: between them a GPU
-        has a barrier. A loop keeps the order of the accesses of one element."""
+        before a store. Of pointers that perhaps are the same only a load waits: before a store to other elements a GPU has a barrier."""
         root, writes = self.root(pointer), op.name == "tt.store"
         for other in self.group_of:
             if other.name not in ("tt.load", "tt.store") or (other.name == "tt.load" and not writes):
@@ -319,8 +320,7 @@ class Lowering(Control):
             results = products.dot(self.em, op, operands, self.region, into=operands[2])
         else:
             results = STRUCTURAL[op.name](self.em, op, operands, self.region)
-        for result, held in zip(op.results, results):
-            self.held[result] = held
+        self.held.update(zip(op.results, results))
 
     def own(self, value, op):
         """Whether an operator may write over a value of its own type: nobody else, and no other turn of a loop, reads it."""
