@@ -6,8 +6,8 @@ from .emit import llvm_type, storage, storage_bytes, suffix
 from .points import Point, dense, plus, times
 from .ttir import type_of
 
-LESS = {"slt": ("sext", 0), "sle": ("sext", 1), "ult": ("zext", 0), "ule": ("zext", 1)}
-TURNED = {"sgt": "slt", "sge": "sle", "ugt": "ult", "uge": "ule"}
+LESS = {"slt": 0, "sle": 1}                  # unsigned numbers that follow each other may begin below 0, where they are large
+TURNED = {"sgt": "slt", "sge": "sle"}
 
 
 # masks
@@ -102,8 +102,8 @@ def prefix(at, op, point):
     a, b = at.affine(left, point), at.affine(right, point)
     if not a or not b or a[1:] != (1, ()) or b[1:] != (0, ()):
         return None
-    extend, more = LESS[predicate]
-    ends = [r if kind == "i64" or not r.startswith("%") else em.set(f"{extend} {kind} {r} to i64")
+    more = LESS[predicate]
+    ends = [r if kind == "i64" or not r.startswith("%") else em.set(f"sext {kind} {r} to i64")
             for r, kind in ((b[0], left.type.element), (a[0], left.type.element))]
     count = em.set(f"sub i64 {ends[0]}, {ends[1]}")
     return Mask(count=em.set(f"add i64 {count}, {more}") if more else count)

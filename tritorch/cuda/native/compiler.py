@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from . import llvm
 
 ARCH = 80                           # what the frontend takes the host for: no TMA, and floats of 8 bits by arithmetic of ours
 _FORMAT = 1                         # of the files on disk; raise it when Compiled changes
+_OF_A_GPU = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _CHECKED = {"debug": True, "sanitize_overflow": False}                   # device_assert asserts
 
 
@@ -91,8 +92,9 @@ def inlined(module: Any, context: Any) -> Any:
 
 # ------------------------------------------------------------------ the cache on disk
 def path_of(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Path:
-    """Where the result of a compilation is kept."""
-    key = hashlib.sha256(repr((_FORMAT, spec.key(ARCH), llvm.processor(), _translator())).encode())
+    """Where the result of a compilation is kept; configurations of an autotuned kernel that differ in what only a GPU has are one."""
+    options = {name: value for name, value in spec.options.items() if name not in _OF_A_GPU}
+    key = hashlib.sha256(repr((_FORMAT, replace(spec, options=options).key(ARCH), llvm.processor(), _translator())).encode())
     return cache_folder() / "native" / f"{key.hexdigest()}.z"
 
 

@@ -12,6 +12,7 @@ from .emit import Buffer, llvm_type
 from .points import VIEWS, dense
 
 ENDS = ("scf.yield", "tt.return", "cf.br", "cf.cond_br", "scf.condition", "tt.reduce.return", "tt.scan.return")
+MOVES = ("tt.addptr", "tt.splat", "tt.bitcast", *VIEWS)          # give pointers into the memory of their first operand's
 
 
 class Control:
@@ -31,7 +32,8 @@ class Control:
                 for argument in block.arguments:
                     if not argument.type.shape:
                         self.held[argument] = self.em.load(self.slots[argument], "0", 1)
-            self.ops(block)
+            with self.inside() if i else contextlib.nullcontext():
+                self.ops(block)
 
     def ops(self, block):
         """Every operator of a block; gives the values whose last reader is what ends it."""
@@ -48,7 +50,7 @@ class Control:
 
     @contextlib.contextmanager
     def inside(self):
-        """A region: what it puts into memory is there for it alone, since it may not run."""
+        """A region, or a block: what it puts into memory is there for it alone, since it may not run."""
         before, self.made = self.made, []
         yield
         for value in self.made:
@@ -64,14 +66,15 @@ class Control:
         counter, *carried = block.arguments
         low, high, step = (self.at.scalar(o) for o in op.operands[:3])
         kind = llvm_type(counter.type.element)
-        initials = self.begin(op.operands[3:], carried)
+        ends = block.ops[-1].operands if block.ops and block.ops[-1].name == "scf.yield" else []
+        steps = self.moving(carried, op.operands[3:], ends)
+        initials = self.begin(op.operands[3:], carried, ends)
         head, body, end, before = em.label(), em.label(), em.label(), em.block
         em.jump(head)
         em.start(head)
         place = len(em.lines)
         i, following = em.new(), em.new()
         em.lines.append("")
-        steps = self.moving(block, carried, op.operands[3:])
         phis = self.phis(carried) + [(m.offset, llvm_type(m.element)) for m in steps.values()]
         compare = "ult" if op.attributes["unsigned"] else "slt"
         em.branch(em.set(f"icmp {compare} {kind} {i}, {high}"), body, end)
@@ -88,16 +91,14 @@ class Control:
             self.held[result] = self.held.pop(argument)
             if argument in self.cost:
                 self.cost[result] = self.cost[argument]
-            self.roots[result] = self.roots.get(argument, argument)
+            self.roots[result] = self.roots[argument]
 
-    def moving(self, block, carried, initials):
+    def moving(self, carried, initials, ends):
         """Tensors that a loop moves by the same amount in all elements, as pointers often are: what they began with and a phi."""
-        found, ends = {}, block.ops[-1].operands if block.ops and block.ops[-1].name == "scf.yield" else []
+        found = {}
         for argument, initial, value in zip(carried, initials, ends):
             step = uniform_step(value, argument)
             if step is not None:
-                held = self.held[argument]
-                self.em.release(held)
                 if initial not in self.cost:
                     self.buffer(initial)
                 found[argument] = self.held[argument] = Moving(self.em, initial, step)
@@ -105,11 +106,16 @@ class Control:
                     self.cost[argument] = self.cost[initial] + 1
         return found
 
-    def begin(self, initials, carried):
-        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own."""
+    def begin(self, initials, carried, ends=()):
+        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own. Pointers have the same root in all turns if
+        what ends a turn comes from what began it."""
         registers = []
-        for initial, argument in zip(initials, carried):
-            self.roots[argument] = self.root(initial) or argument
+        for i, (initial, argument) in enumerate(zip(initials, carried)):
+            self.roots[argument] = argument
+            same = len(ends) and self.root(ends[i]) is argument
+            self.roots[argument] = self.root(initial) if same else None
+            if argument in self.held:
+                continue
             if argument.type.shape:
                 target = self.em.allocate(argument.type)
                 self.fill(target, initial)
@@ -141,7 +147,8 @@ class Control:
                 source = self.held.get(value)
                 if source is self.held[argument]:
                     continue
-                carried_too = any(source is self.held[other] for other in carried if other.type.shape)
+                owner = getattr(source, "owner", None) or source                # of a view it is another's memory
+                carried_too = any(owner is self.held[other] for other in carried if other.type.shape)
                 if not isinstance(source, Buffer) or carried_too:
                     temporary = self.em.allocate(value.type)
                     self.fill(temporary, value)
@@ -208,7 +215,7 @@ class Control:
         test = self.at.scalar(condition)
         for value, argument, result in zip(passed, second.arguments, op.results):
             self.held[argument] = self.held[result] = self.buffer(value) if value.type.shape else self.at.scalar(value)
-            self.roots[argument] = self.roots[result] = self.root(value) or argument
+            self.roots[argument] = self.roots[result] = self.root(value)
         em.branch(test, body, end)
         em.start(body)
         with self.inside():
@@ -297,20 +304,20 @@ def last_uses(block):
         inside(op, op)
     order = {op: i for i, op in enumerate(block.ops)}
 
-    def final(value, depth=0):
-        """The place of the last use, through views of it; None if it is used in other blocks."""
+    def final(value):
+        """The place of the last use, through what may be computed from it then; None if it is used in other blocks."""
         last = order.get(value.op, -1)
         for user in value.users:
-            top = owner.get(user)
-            if top is None:
+            if user not in owner:
                 return None
-            last = max(last, order[top])
-            if user.name in (*VIEWS, "tt.reshape"):
-                for result in user.results:
-                    later = final(result, depth + 1)
-                    if later is None:
-                        return None
-                    last = max(last, later)
+            last = max(last, order[owner[user]])
+            later = user.results if user.name in (*VIEWS, "tt.reshape") else ()
+            if user.name == "scf.for":                           # whose result may be what it began with and a register: see Moving
+                later = [result for result, initial in zip(user.results, user.operands[3:]) if initial is value]
+            places = [final(result) for result in later]
+            if None in places:
+                return None
+            last = max([last, *places])
         return last
 
     found = {}

@@ -54,7 +54,7 @@ def shifts(em, op, registers, lanes):
     element = element_of(op)
     bits = op.operands[0].type.bits
     name = {"shli": "shl", "shrsi": "ashr", "shrui": "lshr"}[op.name[6:]]
-    if not count.startswith("%"):
+    if not count.startswith("%") and all(0 <= n < bits for n in numbers_in(count)):
         return em.value(name, element, lanes, value, count)
     most = em.number(bits - 1, element, lanes)
     kept = em.intrinsic("umin", llvm_type(element, lanes), count, most)
@@ -63,6 +63,11 @@ def shifts(em, op, registers, lanes):
         return shifted
     inside = em.value("icmp ule", element, lanes, count, most)
     return choose(em, inside, shifted, em.number(0, element, lanes), element, lanes)
+
+
+def numbers_in(constant):
+    """Those of a constant's text, of one lane or several."""
+    return [int(n) for n in re.findall(r"-?\d+", re.sub(r"i\d+|<\d+ x", "", constant))]
 
 
 def choose(em, condition, yes, no, element, lanes):
@@ -82,8 +87,8 @@ def division(em, op, registers, lanes, name=""):
     name = name or op.name[6:]
     element, signed = element_of(op), name.endswith("si")
     name = {"divsi": "sdiv", "divui": "udiv", "remsi": "srem", "remui": "urem"}[name]
-    fixed = re.findall(r"-?\d+", re.sub(r"i\d+|<\d+ x", "", b))
-    if not b.startswith("%") and fixed and not {"0", "-1"} & set(fixed):
+    fixed = [] if b.startswith("%") else numbers_in(b)
+    if fixed and not {0, -1} & set(fixed):
         return em.value(name, element, lanes, a, b)
     one, zero = em.number(1, element, lanes), em.number(0, element, lanes)
     wrong = em.value("icmp eq", element, lanes, b, zero)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import accesses, elementwise, products, reductions, shapes, ttir
-from .control import ENDS, Control
+from .control import ENDS, MOVES, Control
 from .emit import Buffer, Emitter, Untranslatable, llvm_type
 from .points import VIEWS, Evaluator, Loops, Point, dense, flat
 from .ttir import Type
@@ -82,7 +82,8 @@ class Lowering(Control):
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
-        self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
+        self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
+        self.messages, self.made = [], []               # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -176,9 +177,8 @@ class Lowering(Control):
         return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
                                         and self.at.along(op.operands[1], axis) == 0)
 
-    def wait(self, op, shape, axis=None):
-        """Join the first loop that has what the operator needs."""
-        after = -1
+    def wait(self, op, shape, axis=None, after=-1):
+        """Join the first loop that has what the operator needs, none before the number `after`."""
         for operand in op.operands:
             for source in self.sources(operand):
                 group = self.group_of.get(source.op)
@@ -271,28 +271,32 @@ class Lowering(Control):
             accesses.store(self.at, op, Point((), None, 1))
             return
         self.keep_order(op, pointer)
-        self.wait(op, pointer.type.shape, self.at.direction(pointer))
+        accessed = [self.groups.index(group) for other, group in self.group_of.items() if other.name in ("tt.load", "tt.store")]
+        self.wait(op, pointer.type.shape, self.at.direction(pointer), max(accessed, default=-1))
 
     def keep_order(self, op, pointer):
         """Write the loops that wait if one of them may touch the same memory, other than loads before a load, or at the same addresses
-        before a store."""
+        before a store. Where two pointers may be the same, a store does not wait for accesses of other elements: between them a GPU
+        has a barrier. A loop keeps the order of the accesses of one element."""
         root, writes = self.root(pointer), op.name == "tt.store"
         for other in self.group_of:
             if other.name not in ("tt.load", "tt.store") or (other.name == "tt.load" and not writes):
                 continue
             theirs = other.operands[0]
-            same = root is None or self.root(theirs) in (root, None)
-            if same and not (writes and other.name == "tt.load" and theirs is pointer):
+            found = self.root(theirs)
+            same = None in (root, found) or root is found or not (writes or {root, found} <= set(self.function.arguments))
+            if same and not (writes and theirs is pointer):
                 return self.flush()
 
     def root(self, value):
-        """The scalar that a pointer comes from; two tensors of a launch that overlap otherwise than whole are the same race on a GPU."""
-        while True:
-            value = self.roots.get(value, value)
+        """The scalar that a pointer comes from, None where that cannot be told; two tensors of a launch that overlap otherwise than whole
+        are the same race on a GPU."""
+        while value not in self.roots:
             op = value.op
-            if op is None or op.name not in ("tt.addptr", "tt.splat", "tt.bitcast", *VIEWS):
+            if op is None or op.name not in MOVES:
                 return None if value.type.shape else value
             value = op.operands[0]
+        return self.roots[value]
 
     def tt_atomic_rmw(self, op):
         self.flush()
