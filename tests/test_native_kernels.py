@@ -126,3 +126,21 @@ def test_programs_add_to_the_same_places(native, dtype):
     for k in range(5):                                                                  # each has seen what those before it left
         seen = old[(places == k) & (x == 1)]
         np.testing.assert_array_equal(np.sort(seen), np.arange(expected[k]))
+
+
+# ------------------------------------------------------------------ PTX
+@triton.jit
+def approximate_kernel(out_ptr, x_ptr, n, ASM: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=1.0)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(ASM, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1), mask=i < n)
+
+
+@pytest.mark.parametrize("instruction, function", [
+    ("tanh.approx.f32", np.tanh), ("ex2.approx.ftz.f32", np.exp2), ("lg2.approx.f32", np.log2), ("rcp.approx.ftz.f32", np.reciprocal),
+    ("rsqrt.approx.f32", lambda x: 1 / np.sqrt(x)), ("sin.approx.f32", np.sin)])
+def test_functions_of_a_gpu(native, instruction, function):
+    x = np.linspace(0.01, 5, 500)
+    out = torch.zeros(500, device="cuda")
+    approximate_kernel[(1,)](out, on_device(x.astype(np.float32)), 500, ASM=f"{instruction} $0, $1;", BLOCK=512)
+    np.testing.assert_allclose(out.cpu().numpy(), function(x), rtol=2e-6, atol=2e-6)

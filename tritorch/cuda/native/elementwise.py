@@ -332,9 +332,18 @@ def library(em, op, registers, lanes):
 NOTHING = re.compile(r'"(griddepcontrol\.[\w.]+|bar\.warp\.sync[^"]*|membar[^"]*|fence[^"]*|nanosleep[^"]*);? *(//[^"]*)?"')
 
 
+APPROXIMATE = re.compile(r'"\s*(tanh|ex2|lg2|rsqrt|sqrt|rcp|sin|cos)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1;?\s*"')
+SPELLED = {"ex2": "exp2", "lg2": "log2"}
+
+
 @rule("tt.elementwise_inline_asm")
 def assembly(em, op, registers, lanes):
-    """Instructions that only order things, which happen in order here anyway."""
+    """Instructions that only order things, which happen in order here anyway, and functions of float32, which are more exact here."""
+    found = APPROXIMATE.search(op.text)
+    if found and [o.type.element for o in (*op.operands, *op.results)] == ["f32", "f32"]:
+        if found[1] == "rcp":
+            return em.value("fdiv", "f32", lanes, em.number(1, "f32", lanes), *registers)
+        return mathematical(em, SPELLED.get(found[1], found[1]), "f32", lanes, registers, op)
     if not NOTHING.search(op.text):
         refuse(op, "PTX inside the kernel")
     return em.number(0, op.results[0].type.element, lanes)
