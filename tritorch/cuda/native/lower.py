@@ -82,6 +82,7 @@ class Lowering(Control):
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
+        self.loops = any(op.name in ("scf.for", "scf.while") for block in function.blocks for op in block.ops)
         self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
@@ -171,7 +172,10 @@ class Lowering(Control):
             elementwise.refuse(op)
 
     def dear(self, op):
-        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped)."""
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). In a
+        kernel with loops, whose turns would all divide, they are dear nevertheless."""
+        if op.name in DEAR and self.loops:
+            return True
         axis = len(op.results[0].type.shape) - 1
         return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
                                         and self.at.along(op.operands[1], axis) == 0)
