@@ -399,9 +399,9 @@ class Loops:
             yield Point(tuple(indices), self.axis if self.length > 1 else None, self.length)
 
     @contextlib.contextmanager
-    def along(self, row, sure=None):
-        """Points of a row; `sure` has what is known of all of its accesses."""
-        with self.em.loop("0", str(self.length), self.lanes) as i:
+    def along(self, row, sure=None, end=None):
+        """Points of a row, or before `end`; `sure` has what is known of all of its accesses."""
+        with self.em.loop("0", end or str(self.length), self.lanes) as i:
             indices = tuple(i if d == self.axis else index for d, index in enumerate(row.indices))
             yield Point(indices, self.axis if self.lanes > 1 else None, self.lanes, dict(row.known), sure)
 
