@@ -349,6 +349,11 @@ def tile(hardware: int, simulated: int) -> int:
     return simulated if driver.current().name == "simulated" and not driver.hardware_tiles else hardware
 
 
+def on_host() -> bool:
+    """Whether kernels are compiled for the host's processor, which wants tiles that fit in its first cache."""
+    return driver.current().name == "native"
+
+
 def sm_count() -> int:
     """Multiprocessors of the current device."""
     return driver.current().device_properties(current_device()).multi_processor_count

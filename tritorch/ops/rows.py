@@ -8,7 +8,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from tritorch.cuda import driver
-from tritorch.cuda.launch import kernels, launch, shared_memory, sm_count, tile
+from tritorch.cuda.launch import kernels, launch, on_host, shared_memory, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.shape import cdiv, extent, next_power_of_2
 from tritorch.tensor import Tensor, empty
@@ -133,6 +133,8 @@ SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0),
 rows of 2048 and 4096 the third comes first: half as many warps wait at each sum, and more rows are under way."""
 ONE_WARP = ((1024, 32, 1, 0),)
 """The first way where a warp can hold a row: sums need no shared memory and no barrier."""
+HOST_ROW = 4096
+"""Elements of a tile on the host, which keeps it in memory: of the first cache."""
 LONG = ((8192, 16, 1), (4096, 8, 1), (16384, 32, 1), (4096, 8, 3), (8192, 16, 3), (4096, 4, 1))
 """Ways to walk along those that do not: columns at a time, warps, stages."""
 ACROSS = ((64, 64, 8), (32, 128, 8), (128, 32, 8), (64, 32, 4), (64, 128, 16))
@@ -221,6 +223,8 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
     """Start `kernel` on all blocks of rows, by the tile that is best for their size. What it reads is of `dtype` or narrower. `lanes`: it
     asks how many threads have a part of a row; `lines`: how many copies of a line of weights; `few`: it can hold rows in narrow tiles."""
     M, N, across = geometry.M, geometry.N, geometry.across
+    if on_host():
+        limit = held = HOST_ROW
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit, held)
     tensors = [(a.numel(), a.dtype.itemsize) for a in args if isinstance(a, Tensor)]
@@ -228,6 +232,8 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
     if few and not tile(0, 1):
         least = 8 if N > 16 else 4 if N > 4 else 1                       # of what is written narrower the second cache gets too many pieces
         tiles = few_tiles(M, N, across, vector, least, column=read) + tiles
+    if on_host():
+        tiles = [t for t in tiles if t["BLOCK_M"] * t["BLOCK_N"] <= HOST_ROW] or tiles
     if lines:
         tiles = (norm_tiles(M, N, dtype.itemsize, bool(tile(0, 1))) if N <= held else []) + tiles
     vectors = sum(size for n, size in tensors if n not in (M * N, M))    # which are loaded ahead like rows

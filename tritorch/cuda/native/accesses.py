@@ -111,7 +111,8 @@ def prefix(at, op, point):
 
 # functions for the lanes of a partial or scattered access, which are rare and long
 def helper(em, name, kind, element, lanes):
-    """A call of llvm.masked.load, store, gather or scatter, in a function of its own."""
+    """A call of llvm.masked.load, store, gather or scatter, in a function of its own. The last two look whether the addresses follow each
+    other, as those beside an edge do: lanes one by one take several times as long."""
     many, masks = llvm_type(storage(element), lanes), llvm_type("i1", lanes)
     pointers = "ptr" if name in ("load", "store") else f"<{lanes} x ptr>"
     tail = f"{suffix(many)}.{'p0' if pointers == 'ptr' else f'v{lanes}p0'}"
@@ -127,7 +128,28 @@ def helper(em, name, kind, element, lanes):
         head = f"void {symbol}({address} %a, {masks} %m, {many} %v)"
         body = f"  call void {inner}({many} %v, {pointers} %p, i32 {align}, {masks} %m)\n  ret void"
     text = f"define internal {head} noinline {{\n  %p = inttoptr {address} %a to {pointers}\n{body}\n}}"
-    return (symbol, {inner: f"declare {returns} {inner}({arguments})", symbol: text}), returns, address, masks, many
+    definitions = {inner: f"declare {returns} {inner}({arguments})", symbol: text}
+    if pointers != "ptr" and align >= 4:
+        (near, more), *_ = helper(em, "load" if name == "gather" else "store", kind, element, lanes)
+        definitions |= more
+        result = ("  %n = call", f"  ret {many} %n") if name == "gather" else ("  call", "  ret void")
+        definitions[symbol] = f"""define internal {head} noinline {{
+  %first = extractelement {address} %a, i64 0
+  %start = insertelement {address} poison, i64 %first, i64 0
+  %all = shufflevector {address} %start, {address} poison, <{lanes} x i32> zeroinitializer
+  %expected = add {address} %all, {em.iota("i64", lanes, align)}
+  %equal = icmp eq {address} %a, %expected
+  %bits = bitcast {masks} %equal to i{lanes}
+  %follow = icmp eq i{lanes} %bits, -1
+  br i1 %follow, label %near, label %far
+near:
+{result[0]} {returns} {near}(i64 %first, {masks} %m, {many} %v)
+{result[1]}
+far:
+  %p = inttoptr {address} %a to {pointers}
+{body}
+}}"""
+    return (symbol, definitions), returns, address, masks, many
 
 
 def call_helper(em, name, element, lanes, address, mask, values):

@@ -84,6 +84,7 @@ class Lowering(Control):
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
         self.messages, self.made, self.moved = [], [], {}       # values that got a buffer in this region alone; those that loops move
+        self.loops = any(op.name in ("scf.for", "scf.while") for block in function.blocks for op in block.ops)
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -172,7 +173,10 @@ class Lowering(Control):
             elementwise.refuse(op)
 
     def dear(self, op):
-        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped)."""
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). In a
+        kernel with loops, whose turns would all divide, they are dear nevertheless."""
+        if op.name in DEAR and self.loops:
+            return True
         axis = len(op.results[0].type.shape) - 1
         return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
                                         and self.at.along(op.operands[1], axis) == 0)
@@ -224,13 +228,13 @@ class Lowering(Control):
             accessed = [op for op in group.ops if op.name in ("tt.load", "tt.store")]
             sure = accesses.sure(self.at, accessed, row) if loops.length > loops.lanes else None
             if sure is None:
-                self.along(loops, row, None, group, kept, order)
+                self.along(loops, row, None, group, kept, order, self.wanted(loops, row, group, kept))
             else:
                 yes, no, end = self.em.label(), self.em.label(), self.em.label()
                 self.em.branch(sure[1], yes, no)
                 for label, known in ((yes, sure[0]), (no, None)):
                     self.em.start(label)
-                    self.along(loops, row, known, group, kept, order)
+                    self.along(loops, row, known, group, kept, order, None if known else self.wanted(loops, row, group, kept))
                     self.em.jump(end)
                 self.em.start(end)
         for result, buffer in kept.items():
@@ -238,9 +242,22 @@ class Lowering(Control):
             if (self.held[result].owner or self.held[result]) is not buffer:
                 self.em.release(buffer)
 
-    def along(self, loops, row, sure, group, kept, order):
+    def wanted(self, loops, row, group, kept):
+        """How far along a row something is stored, an i64; None where that is not known, or more is kept."""
+        if kept or loops.length == loops.lanes:
+            return None
+        masks = [accesses.mask_of(self.at, op.operands[2], row, vectors=False) if len(op.operands) > 2 else None
+                 for op in group.ops if op.name == "tt.store"]
+        if any(mask is None or mask.count is None for mask in masks):
+            return None
+        end = "0"
+        for mask in masks:
+            end = self.em.intrinsic("smax", "i64", end, mask.count)
+        return self.em.intrinsic("smin", "i64", end, str(loops.length))
+
+    def along(self, loops, row, sure, group, kept, order, end=None):
         """The loop along a row."""
-        with loops.along(row, sure) as point:
+        with loops.along(row, sure, end) as point:
             place = flat(self.em, [group.shape[d] for d in order], [point.indices[d] for d in order]) if kept else ""
             for op in group.ops:
                 if op.name == "tt.store":

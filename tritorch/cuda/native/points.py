@@ -150,8 +150,12 @@ class Evaluator:
         found = elementwise.find(op)
         if found is None:
             elementwise.refuse(op)
+        run = self.affine(value, point) if op.name in WRAPPING and point.lanes > 1 else None
         parts = [self.at(operand, point) for operand in op.operands]
         lanes = max(n for _, n in parts) if parts else 1
+        if run and run[2] and lanes > 1:
+            return self.divided(op, run, [self.em.splat(r, o.type.element, lanes) if n < lanes else r
+                                          for (r, n), o in zip(parts, op.operands)], lanes), lanes
         registers = [self.em.splat(r, o.type.element, lanes) if n < lanes else r for (r, n), o in zip(parts, op.operands)]
         return found(self.em, op, registers, lanes), lanes
 
@@ -242,7 +246,10 @@ class Evaluator:
         """The stride of `affine` along a dim, by the operators alone; None where it is not known."""
         op, held = value.op, self.held.get(value)
         if held is not None and value.type.shape:
-            return None if isinstance(held, Buffer) else self.along(held.initial, axis)
+            if not isinstance(held, Buffer):
+                return self.along(held.initial, axis)
+            if op is None or op.name not in WRAPPING:                       # see `run_of`
+                return None
         if axis is None or value.type.shape[axis] == 1:
             return 0
         if op is None:
@@ -302,16 +309,43 @@ class Evaluator:
         conditions.append(em.value("icmp sge", element, 1, remainder, "0"))
         return (quotient, 0, tuple(conditions)) if op.name == "arith.divsi" else (remainder, 1, tuple(conditions))
 
+    def divided(self, op, run, registers, lanes):
+        """Quotients or remainders of which `wrapped` knows the first: it tells the others, or all are divided."""
+        em, element, (first, stride, conditions) = self.em, op.results[0].type.element, run
+        all_hold = conditions[0]
+        for condition in conditions[1:]:
+            all_hold = em.value("and", "i1", 1, all_hold, condition)
+        yes, no, end = em.label(), em.label(), em.label()
+        em.branch(all_hold, yes, no)
+        em.start(yes)
+        known = em.splat(first, element, lanes)
+        known = em.value("add", element, lanes, known, em.iota(element, lanes)) if stride else known
+        em.jump(end)
+        em.start(no)
+        found, left = elementwise.find(op)(em, op, registers, lanes), em.block
+        em.go_on(end)
+        return em.set(f"phi {llvm_type(element, lanes)} [ {known}, %{yes} ], [ {found}, %{left} ]")
+
     def run_of(self, value, buffer, point):
-        """Remainders of numbers that follow each other do so themselves if the last is as far from the first as it would be then."""
+        """Remainders of numbers that follow each other do so themselves if the last is as far from the first as it would be then;
+        quotients are the same if the first and the last are. What is made of the same numbers is the same."""
         op = value.op
-        if op is None or op.name != "arith.remsi" or self.along(op.operands[0], point.axis) != 1 or self.along(op.operands[1], point.axis) != 0:
+        if op is None or op.name not in WRAPPING:
             return None
-        em, element = self.em, value.type.element
-        start, stride = flat(em, value.type.shape, point.indices), strides_of(value.type.shape)[point.axis]
-        first, last = em.load(buffer, start, 1), em.load(buffer, plus(em, start, (point.lanes - 1) * stride), 1)
-        expected = em.value("add", element, 1, first, str(point.lanes - 1))
-        return first, 1, (em.value("icmp eq", element, 1, last, expected),)
+        try:
+            parts = [self.affine(operand, point) for operand in op.operands]
+        except Untranslatable:                                          # what it was made of has been let go
+            return None
+        if None in parts or parts[0][1] not in (0, 1) or parts[1][1] != 0:
+            return None
+        em, element, stride = self.em, value.type.element, int(op.name == "arith.remsi") and parts[0][1]
+        start, step = flat(em, value.type.shape, point.indices), strides_of(value.type.shape)[point.axis]
+        first, conditions = em.load(buffer, start, 1), [c for part in parts for c in part[2]]
+        if parts[0][1]:
+            last = em.load(buffer, plus(em, start, (point.lanes - 1) * step), 1)
+            expected = em.value("add", element, 1, first, str(point.lanes - 1)) if stride else first
+            conditions.append(em.value("icmp eq", element, 1, last, expected))
+        return first, stride, tuple(conditions)
 
 
 def pointee_size(kind):
@@ -366,9 +400,9 @@ class Loops:
             yield Point(tuple(indices), self.axis if self.length > 1 else None, self.length)
 
     @contextlib.contextmanager
-    def along(self, row, sure=None):
-        """Points of a row; `sure` has what is known of all of its accesses."""
-        with self.em.loop("0", str(self.length), self.lanes) as i:
+    def along(self, row, sure=None, end=None):
+        """Points of a row, or before `end`; `sure` has what is known of all of its accesses."""
+        with self.em.loop("0", end or str(self.length), self.lanes) as i:
             indices = tuple(i if d == self.axis else index for d, index in enumerate(row.indices))
             yield Point(indices, self.axis if self.lanes > 1 else None, self.lanes, dict(row.known), sure)
 
