@@ -335,7 +335,7 @@ def test_a_captured_step_trains_as_on_the_cpu(native):
 
 # ------------------------------------------------------------------ what cannot be compiled
 def test_the_interpreter_runs_what_cannot_be_compiled(native, folder, monkeypatch):
-    def refuse(text):
+    def refuse(text, fused):
         raise lower.Untranslatable("tt.store (native_kernels.py:12): there is no rule for it")
 
     monkeypatch.setattr(lower, "lower", refuse)
