@@ -164,12 +164,14 @@ def test_one_function_for_products_of_a_kind():
     assert sum(name.startswith("@dot") for name in em.definitions) == 2
 
 
-def test_integers_wrap():
-    shapes = matrices(2, 16, 16)
+@pytest.mark.parametrize("K", [16, 1024, 2048])
+def test_integers_wrap(K):
+    """The largest sums that float32 has, and those of more products, which it does not."""
+    shapes = matrices(2, 16, K)
     a, b = np.full(shapes[0], -128, np.int8), np.full(shapes[1], -128, np.int8)
     c = np.full(shapes[2], 2**31 - 1, np.int32)
     result = Compiled(shapes, ("i8", "i8", "i32"))(a, b, c, np.zeros_like(c))[3]
-    assert (result == 16 * 128 * 128 - 2**31 - 1).all()
+    assert (result == K * 128 * 128 - 2**31 - 1).all()
 
 
 @pytest.mark.parametrize("elements", [TYPES[0], TYPES[2], TYPES[3], TYPES[5]], ids="-".join)

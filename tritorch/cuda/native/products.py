@@ -42,13 +42,13 @@ def tile_of(M, N, element):
 
 
 def dot(em, op, operands, region=None, into=None):
-    """c + a b, of matrices or of batches of them, in float32, or in the type of c if that is float64 or int32.
+    """c + a b, of matrices or of batches of them, in float32, or in the type of c if that is float64 or int32 (see `computed_in`).
 
     An operand's buffer may have that type already, whatever the operator says. The sum is written to `into` if it is given; that may be c.
     """
     a, b, c = operands
     out = into or em.allocate(op.results[0].type)
-    element = c.type.element if c.type.element in ("f64", "i32") else "f32"
+    element = computed_in(a, c)
     tile = tile_of(*c.type.shape[-2:], element)
     spare = [em.allocate(kind) for kind in (widened(a, element), columns_together(a, b, tile, element)) if kind]
     buffers = [a, b, c, out, *spare]
@@ -56,6 +56,13 @@ def dot(em, op, operands, region=None, into=None):
     for x in spare:
         em.release(x)
     return [out]
+
+
+def computed_in(a, c):
+    """The type of products and sums. A sum of products of int8 is exact in float32 up to 2^24, and has one instruction there, not two."""
+    if c.type.element == "i32" and a.type.element == "i8" and a.type.shape[-1] << 14 <= 1 << 24:
+        return "f32"
+    return c.type.element if c.type.element in ("f64", "i32") else "f32"
 
 
 def function(em, buffers, tile, element):
@@ -135,6 +142,8 @@ def widen_to(em, register, source, element, lanes):
         return register
     if element == "i32":
         return em.set(f"sext {llvm_type(source, lanes)} {register} to {llvm_type(element, lanes)}")
+    if element == "f32" and source == "i8":
+        return em.set(f"sitofp {llvm_type(source, lanes)} {register} to {llvm_type(element, lanes)}")
     if element == "f32":
         return widen(em, register, source, lanes)
     raise Untranslatable(f"tt.dot of {source} in {element}")
@@ -155,10 +164,18 @@ def product(em, a, b, c, out, tile, element):
             left = Buffer(em.pointer(a, em.value("mul", "i64", 1, i, str(K))), a.type)
             corner = linear(em, i, N, j)
             places = [linear(em, corner, 1, r * N + v * lanes) for r in range(tile.rows) for v in range(tile.vectors)]
-            sums = [widen_to(em, em.load(c, p, lanes), c.type.element, element, lanes) for p in places]
+            before = [em.load(c, p, lanes) for p in places]
+            whole = element == "f32" and c.type.element == "i32"
+            sums = [em.number(0.0, element, lanes) if whole else widen_to(em, x, c.type.element, element, lanes) for x in before]
             sums = accumulate(em, left, right, sums, tile, element)
-            for place, total in zip(places, sums):
-                em.store(out, place, narrow_to(em, total, element, out.type.element, lanes), lanes)
+            for place, x, total in zip(places, before, sums):
+                made = add_whole(em, x, total, lanes) if whole else narrow_to(em, total, element, out.type.element, lanes)
+                em.store(out, place, made, lanes)
+
+
+def add_whole(em, x, total, lanes):
+    """An int32 and a float32 that is a whole number."""
+    return em.value("add", "i32", lanes, x, em.set(f"fptosi {llvm_type('f32', lanes)} {total} to {llvm_type('i32', lanes)}"))
 
 
 def accumulate(em, left, right, sums, tile, element):
