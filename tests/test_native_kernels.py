@@ -144,3 +144,41 @@ def test_functions_of_a_gpu(native, instruction, function):
     out = torch.zeros(500, device="cuda")
     approximate_kernel[(1,)](out, on_device(x.astype(np.float32)), 500, ASM=f"{instruction} $0, $1;", BLOCK=512)
     np.testing.assert_allclose(out.cpu().numpy(), function(x), rtol=2e-6, atol=2e-6)
+
+
+# ------------------------------------------------------------------ dims of two elements
+@triton.jit
+def sorting_kernel(out_ptr, x_ptr, M: tl.constexpr, N: tl.constexpr, FALLING: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out_ptr + i, tl.sort(tl.load(x_ptr + i), 1, descending=FALLING))
+
+
+@pytest.mark.parametrize("falling", [False, True])
+@pytest.mark.parametrize("shape", [(4, 2), (4, 8), (2, 64), (1, 512)], ids=str)
+def test_sorted_by_comparisons_along_every_bit(native, shape, falling):
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    out = torch.zeros(shape, device="cuda")
+    sorting_kernel[(1,)](out, on_device(x), M=shape[0], N=shape[1], FALLING=falling)
+    np.testing.assert_array_equal(out.cpu().numpy(), np.sort(x, 1)[:, ::-1 if falling else 1])
+
+
+@triton.jit
+def bits_kernel(out_ptr, x_ptr, a_ptr, b_ptr):
+    """Operands that repeat along different dims, so that neighbours may or may not be one dim."""
+    two, four = tl.arange(0, 2), tl.arange(0, 4)
+    x = tl.reshape(tl.load(x_ptr + tl.arange(0, 128)), (2, 2, 4, 2, 2, 2))
+    a = tl.reshape(tl.load(a_ptr + tl.arange(0, 16)), (2, 2, 4, 1, 1, 1))
+    b = tl.reshape(tl.load(b_ptr + four), (1, 1, 1, 1, 2, 2)) + two[:, None, None, None, None, None] * 100
+    found = x * a + b + four[None, None, :, None, None, None] + tl.sum(x, 3, keep_dims=True)
+    tl.store(out_ptr + tl.arange(0, 128), tl.reshape(found, (128,)))
+
+
+def test_operands_that_repeat_along_some_dims(native):
+    rng = np.random.default_rng(4)
+    x, a, b = (rng.integers(-50, 50, n).astype(np.int32) for n in (128, 16, 4))
+    out = torch.zeros(128, dtype=torch.int32, device="cuda")
+    bits_kernel[(1,)](out, on_device(x), on_device(a), on_device(b))
+    x = x.reshape(2, 2, 4, 2, 2, 2)
+    hundreds = 100 * np.arange(2).reshape(2, 1, 1, 1, 1, 1)
+    expected = x * a.reshape(2, 2, 4, 1, 1, 1) + b.reshape(2, 2) + hundreds + np.arange(4).reshape(4, 1, 1, 1) + x.sum(3, keepdims=True)
+    np.testing.assert_array_equal(out.cpu().numpy(), expected.reshape(-1))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from . import accesses, elementwise, products, reductions, shapes, ttir
 from .control import ENDS, MOVES, Control
 from .emit import Buffer, Emitter, Untranslatable, llvm_type
+from .merging import merged
 from .points import VIEWS, Evaluator, Loops, Point, dense, flat
 from .ttir import Type
 
@@ -223,7 +224,7 @@ class Lowering(Control):
             for result in op.results:
                 if any(user not in inside for user in result.users):
                     kept[result] = self.em.allocate(Type(tuple(group.shape[d] for d in order), result.type.element, result.type.pointee))
-        loops = Loops(self.em, group.shape, axis=group.axis)
+        loops = Loops(self.em, merged(self.at, group.ops, group.shape) if group.axis is None else group.shape, axis=group.axis)
         with loops.rows() as row:
             accessed = [op for op in group.ops if op.name in ("tt.load", "tt.store")]
             sure = accesses.sure(self.at, accessed, row) if loops.length > loops.lanes else None
