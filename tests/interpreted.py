@@ -1,4 +1,4 @@
-"""Runs a Triton kernel on numpy arrays on a simulated device of its own: for tests of the interpreter."""
+"""Runs a Triton kernel on numpy arrays on a simulated device of its own, or on another one: for tests of the interpreter."""
 import dataclasses
 from typing import Any
 
@@ -49,9 +49,9 @@ def leaves(arg):
     return [leaf for part in arg for leaf in leaves(part)] if isinstance(arg, tuple) else [arg]
 
 
-def launch(kernel, grid, *args, seed=0, **constexprs):
+def launch(kernel, grid, *args, seed=0, driver=None, **constexprs):
     """Run `kernel` and write what it stored back into the arrays."""
-    driver = SimulatedDriver(seed)
+    driver = driver or SimulatedDriver(seed)
     stream = driver.stream_create(0)
     homes, values = [], []
     for leaf in leaves(args):

@@ -42,3 +42,19 @@ def asserting_kernel(out_ptr, limit):
     i = tl.program_id(0)
     tl.device_assert(i < limit, "too many programs")
     tl.store(out_ptr + i, i)
+
+
+@triton.jit
+def views_kernel(flat_ptr, tile_ptr, low_ptr, high_ptr, turns):
+    """What a loop hands on are views of what it was handed: a reshape, and halves."""
+    i = tl.arange(0, 64)
+    flat, tile = tl.load(flat_ptr + i), tl.reshape(tl.load(tile_ptr + i), (2, 32))
+    low, high = tl.load(low_ptr + tl.arange(0, 32)), tl.load(high_ptr + tl.arange(0, 32))
+    for _ in range(turns):
+        halves = tl.split(tl.trans(tile))
+        tile, flat = tl.reshape(flat, (2, 32)), flat * 3 + 1
+        low, high = halves[1], halves[0]
+    tl.store(flat_ptr + i, flat)
+    tl.store(tile_ptr + i, tl.reshape(tile, (64,)))
+    tl.store(low_ptr + tl.arange(0, 32), low)
+    tl.store(high_ptr + tl.arange(0, 32), high)

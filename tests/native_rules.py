@@ -17,25 +17,33 @@ def type_of(array):
     return ttir.Type(array.shape, ELEMENTS[array.dtype.str[1:]])
 
 
-def operator(name, arrays, results, attributes, regions=0):
+def operator(name, arrays, results, attributes):
     """An Op that looks as if it had been read."""
     op = ttir.Op(name, [ttir.Value(f"%x{i}", type_of(a)) for i, a in enumerate(arrays)], [], "", attributes)
     op.results = [ttir.Value(f"%y{i}", kind, op) for i, kind in enumerate(results)]
-    op.regions = [None] * regions
     return op
 
 
-def text_of(rules, op, combine, repeats=None):
-    """The LLVM text of a kernel whose arguments are the addresses of the operands and of the results."""
+def chained(*ops):
+    """Operators of which each uses the first result of the one before; the results are those of the last."""
+    for op, following in zip(ops, ops[1:]):
+        op.results[0].users.append(following)
+    return ops
+
+
+def text_of(rules, ops, combine=None, repeats=None):
+    """The LLVM text of a kernel whose arguments are the addresses of the operands and of the results, of one operator or of a chain."""
     em = emit.Emitter()
 
     def pointer(i):
         return em.set(f"load ptr, ptr {em.set(f'getelementptr ptr, ptr %arguments, i64 {i}')}")
 
-    operands = [emit.Buffer(pointer(i), value.type) for i, value in enumerate(op.operands)]
-    outs = [emit.Buffer(pointer(len(operands) + i), value.type) for i, value in enumerate(op.results)]
+    operands = [emit.Buffer(pointer(i), value.type) for i, value in enumerate(ops[0].operands)]
+    outs = [emit.Buffer(pointer(len(operands) + i), value.type) for i, value in enumerate(ops[-1].results)]
     with em.loop(0, repeats or 1):
-        results = rules[op.name](em, op, operands, lambda region, inputs, lanes: combine(em, lanes, *inputs))
+        results = operands
+        for op in ops:
+            results = rules[op.name](em, op, results, lambda region, inputs, lanes: combine(em, lanes, *inputs))
         for out, result in zip(outs, results):
             if isinstance(result, emit.Buffer):
                 assert result.type == out.type
@@ -48,10 +56,14 @@ def text_of(rules, op, combine, repeats=None):
 
 
 def run(rules, name, arrays, results, combine=None, **attributes):
-    """`results` are types, as `ttir.Type`. Operands and results have guards behind them, which nobody may write."""
+    """`results` are types. Operands and results have guards behind them, which nobody may write."""
     op = operator(name, arrays, results, attributes)
     op.regions = [None] * (combine is not None)
-    text, size = text_of(rules, op, combine)
+    return run_text(*text_of(rules, [op], combine), arrays, results)
+
+
+def run_text(text, size, arrays, results):
+    """A text of `text_of`."""
     code = elf.load(llvm.assemble(text))
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address("entry"))
     scratch = np.full(size + 128, 0xA5, np.uint8)

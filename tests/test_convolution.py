@@ -211,6 +211,8 @@ def test_three_channels_become_four(layout, channels, tiles, cuda, monkeypatch):
 @pytest.mark.parametrize("groups", [1, 8])
 def test_weight_gradient_is_split_and_deterministic(groups, cuda, monkeypatch):
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+    processors, *machine = convolution_cuda.hardware()
+    monkeypatch.setattr(convolution_cuda, "hardware", lambda: (max(processors, 132), *machine))     # a host has too few to split anything
     g, x = draw(3, 8, 30, 30, dtype=np.float32), draw(3, 8, 30, 30, dtype=np.float32)
     splits = []
     kept = convolution_cuda._add_parts

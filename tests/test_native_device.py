@@ -21,7 +21,7 @@ if sys.platform != "linux" or platform.machine() != "x86_64" or importlib.util.f
 import native_kernels as K
 
 from tritorch.cuda.launch import LaunchError, TensorDescriptor, launch
-from tritorch.cuda.native import compiler, function, lower, threads
+from tritorch.cuda.native import compiler, function, llvm, lower, threads
 from tritorch.cuda.native.driver import NativeDriver
 
 
@@ -176,6 +176,18 @@ def test_threads_start_the_same_kernel_at_once(native, monkeypatch):
     assert not failed and len(native.spaces) <= 4
 
 
+def test_many_short_launches_are_shared(native, monkeypatch):
+    monkeypatch.setattr(function, "SPLIT", 0.0)
+    native.threads = 4
+    counts = torch.zeros(50, dtype=torch.int64, device="cuda")
+    for _ in range(3000):
+        launch(K.count_kernel, (50,), counts)
+    assert counts.tolist() == [3000 + 3000 * 1000 * i for i in range(50)]
+    native.threads = 1
+    launch(K.count_kernel, (50,), counts)
+    assert counts.tolist() == [3001 + 3001 * 1000 * i for i in range(50)]
+
+
 def test_threads_are_there_after_a_fork(native, monkeypatch):
     monkeypatch.setattr(function, "SPLIT", 0.0)
     native.threads = 2
@@ -192,6 +204,10 @@ def test_threads_are_there_after_a_fork(native, monkeypatch):
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0 and counts.tolist() == [1 + 1000 * i for i in range(64)]
+
+
+def test_what_the_threads_do_is_llvm_that_holds():
+    assert llvm.complaint(threads._TEXT) is None
 
 
 def test_how_many_threads(native, monkeypatch):
@@ -226,6 +242,18 @@ def test_an_assertion_is_an_error_of_the_launch(native):
         torch.cuda.synchronize()
     launch(K.asserting_kernel, (8,), out, 8)
     assert out.tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_views_of_what_a_loop_carries(native, turns):
+    """All of a turn's values are from before any is written."""
+    flat, tile, low, high = (np.arange(n, dtype=np.int32) + 100 * i for i, n in enumerate((64, 64, 32, 32)))
+    tensors = [on_device(x) for x in (flat, tile, low, high)]
+    launch(K.views_kernel, (1,), *tensors, turns)
+    for _ in range(turns):
+        low, high, tile, flat = tile[32:], tile[:32], flat, flat * 3 + 1
+    for tensor, expected in zip(tensors, (flat, tile, low, high)):
+        np.testing.assert_array_equal(tensor.cpu().numpy(), expected)
 
 
 # ------------------------------------------------------------------ streams, events, graphs
@@ -307,7 +335,7 @@ def test_a_captured_step_trains_as_on_the_cpu(native):
 
 # ------------------------------------------------------------------ what cannot be compiled
 def test_the_interpreter_runs_what_cannot_be_compiled(native, folder, monkeypatch):
-    def refuse(text):
+    def refuse(text, fused=True):
         raise lower.Untranslatable("tt.store (native_kernels.py:12): there is no rule for it")
 
     monkeypatch.setattr(lower, "lower", refuse)
@@ -344,6 +372,19 @@ def test_a_second_process_compiles_nothing(folder):
                                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(torch.__file__).parents[1]), *sys.path])})
         assert found.stdout == "999\n", found.stderr
     assert list(folder.glob("*.z"))
+
+
+def test_kernels_are_compiled_ahead_of_time(folder, tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text("import tritorch as torch\nx = torch.arange(1000, device='cuda').float()\n(x * 2 + 1).softmax(0).argmax().item()\n")
+    monkeypatch.setenv("TRITORCH_CUDA", "native")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(torch.__file__).parents[1]), *sys.path])}
+    warmed = subprocess.run([sys.executable, "-m", "tritorch", "warmup", "--workers", "1", str(program)], capture_output=True, text=True,
+                            env=environment)
+    count = len(list(folder.glob("*.z")))
+    assert warmed.stdout == f"{count} kernels for the host: {count} compiled, 0 cached, 0 failed\n" and count > 3, warmed.stderr
+    run = subprocess.run([sys.executable, "-c", PROGRAM, "again"], capture_output=True, text=True, env=environment)
+    assert run.stdout == "999\n", run.stderr
 
 
 def test_what_is_damaged_or_of_another_processor_is_compiled_anew(native, folder, monkeypatch):

@@ -3,7 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
-from native_rules import run, type_of
+from native_rules import chained, operator, run, run_text, text_of, type_of
 
 from tritorch.cuda.native import reductions, shapes
 from tritorch.cuda.native.ttir import Type
@@ -150,6 +150,23 @@ def test_join_and_split(shape, dtype):
     left, right = run(shapes.RULES, "tt.split", [both], [type_of(x), type_of(y)])
     np.testing.assert_array_equal(left, x)
     np.testing.assert_array_equal(right, y)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "u2", "i8", "?"])
+@pytest.mark.parametrize("shape, order", [((4, 128), (0, 2, 1)), ((8, 4), (2, 0, 1)), ((2, 4, 32), (0, 3, 1, 2)), ((16, 2), (0, 2, 1)),
+                                          ((64,), (1, 0)), ((8, 16), (1, 0, 2)), ((8, 16), (1, 2, 0))])
+def test_pairs_that_are_moved(shape, order, dtype):
+    """A join whose new axis goes elsewhere at once, and a split along another axis than the last."""
+    x, y = numbers(shape, dtype, 1), numbers(shape, dtype, 2)
+    both = np.stack([x, y], -1)
+    moved = np.ascontiguousarray(both.transpose(order))
+    join, trans = operator("tt.join", [x, y], [type_of(both)], {}), operator("tt.trans", [both], [type_of(moved)], {"order": list(order)})
+    out, = run_text(*text_of(shapes.RULES, chained(join, trans)), [x, y], [type_of(moved)])
+    np.testing.assert_array_equal(out, moved)
+    kinds = [type_of(x), type_of(y)]
+    back = operator("tt.trans", [moved], [type_of(both)], {"order": np.argsort(order).tolist()})
+    halves = run_text(*text_of(shapes.RULES, chained(back, operator("tt.split", [both], kinds, {}))), [moved], kinds)
+    np.testing.assert_array_equal(halves, [x, y])
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (4, 4), (64, 32)])

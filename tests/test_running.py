@@ -93,3 +93,14 @@ def test_warmup_takes_such_programs(tmp_path):
     done = subprocess.run([sys.executable, "-m", "tritorch", *words], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(Path(torch.__file__).parents[1])})
     assert done.returncode == 0 and "kernels listed" in done.stdout, done.stderr
+
+
+def test_triton_asks_us_which_gpu_there_is(tmp_path):
+    """There we go by PyTorch's name, and Triton's own driver would want a GPU."""
+    (tmp_path / "program.py").write_text("""
+import torch, triton
+torch.cuda.simulate()
+print(triton.runtime.driver.active.get_current_target().backend)
+""")
+    done = ran(str(tmp_path / "program.py"))
+    assert done.stdout.split() == ["cuda"], done.stderr

@@ -24,7 +24,7 @@ def main(words=None):
                                "launched is compiled into the cache (TRITORCH_CACHE_DIR). Values read from the device are zeros.")
     warm.add_argument("program", help="a Python file, module:function, or a list of kernels (.json) that --save wrote")
     warm.add_argument("arguments", nargs=argparse.REMAINDER, help="of the Python file")
-    warm.add_argument("--arch", help="such as sm_90; default: the GPU of this machine")
+    warm.add_argument("--arch", help="such as sm_90, or native for TRITORCH_CUDA=native; default: the device of this machine")
     warm.add_argument("--as-torch", action="store_true", help="the program imports torch, and gets tritorch")
     warm.add_argument("--save", metavar="LIST.json", type=Path, help="write which kernels the program needs, compile nothing")
     warm.add_argument("--workers", type=int, help="processes; default: one for every core")
@@ -44,9 +44,9 @@ def warmup(args):
 
     code = 0
     if args.arch is None and not driver.available():
-        print("warmup: expected a GPU, or --arch sm_80, sm_90 or sm_100 to compile for, got neither", file=sys.stderr)
+        print("warmup: expected a GPU, or --arch sm_80, sm_90, sm_100 or native to compile for, got neither", file=sys.stderr)
         return 2
-    arch = int(args.arch.removeprefix("sm_")) if args.arch else None
+    arch = _arch_of(args.arch)
     if args.program.endswith(".json"):
         specs = kernel_list.load(Path(args.program))
     else:
@@ -62,8 +62,17 @@ def warmup(args):
         properties = driver.current().device_properties(0)
         arch = 10 * properties.major + properties.minor
     counts = ahead.warm_up(specs, arch, args.workers)
-    print(f"{len(specs)} kernels for sm_{arch}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    print(f"{len(specs)} kernels for {ahead.target(arch)}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
     return code or int(counts["failed"] > 0)
+
+
+def _arch_of(name):
+    """90 of "sm_90"; None where there is no name, unless the device in use is the native one."""
+    from tritorch.cuda import compiler, driver
+
+    if name == "native" or name is None and driver.current().name == "native":
+        return compiler.HOST
+    return int(name.removeprefix("sm_")) if name else None
 
 
 def found(ahead, args, arch):

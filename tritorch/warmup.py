@@ -15,12 +15,19 @@ from tritorch.errors import check
 
 
 def kernels_of(program: Callable[[], object], arch: int | None = None) -> list:
-    """The specialisations that a call of `program` launches, found by running it on a dry device of `arch` (90 is sm_90; None: the GPU
-    of this machine). Its tensors have their real shapes and no values: what is read from them is zeros."""
+    """The specialisations that a call of `program` launches, found by running it on a dry device of `arch` (90 is sm_90; None: the device
+    of this machine; `compiler.HOST`: the native one). Its tensors have their real shapes and no values: what is read from them is zeros."""
     from tritorch.cuda import compiler
 
-    properties = driver.current().device_properties(0) if arch is None else None
-    with driver.using(DryDriver(arch or 0, properties)), compiler.recording() as record:
+    if arch == compiler.HOST:
+        from tritorch.cuda.native.driver import NativeDriver
+
+        device = DryDriver(properties=NativeDriver().device_properties(0), on_host=True)
+    elif arch is None:
+        device = DryDriver(properties=driver.current().device_properties(0), on_host=driver.on_host())
+    else:
+        device = DryDriver(arch)
+    with driver.using(device), compiler.recording() as record:
         program()
     return list(record.values())
 
@@ -33,7 +40,7 @@ def warm_up(specs: Sequence, arch: int, workers: int | None = None) -> dict[str,
 
     missing = [spec for spec in specs if not compiler.is_cached(spec, arch)]
     failed = []
-    with progress(len(missing), about=f"for sm_{arch}") as bar:
+    with progress(len(missing), about=f"for {target(arch)}") as bar:
         for found in compiler.compile_each(missing, [arch], workers):
             bar.update()
             if isinstance(found, compiler.CompileError):
@@ -41,6 +48,13 @@ def warm_up(specs: Sequence, arch: int, workers: int | None = None) -> dict[str,
     for error in failed:
         print(error, file=sys.stderr)
     return {"compiled": len(missing) - len(failed), "cached": len(specs) - len(missing), "failed": len(failed)}
+
+
+def target(arch: int) -> str:
+    """What an architecture is called."""
+    from tritorch.cuda import compiler
+
+    return "the host" if arch == compiler.HOST else f"sm_{arch}"
 
 
 def program_of(name: str, arguments: Sequence[str] = ()) -> Callable[[], object]:

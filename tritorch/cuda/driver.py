@@ -236,7 +236,7 @@ def count() -> int:
 
 def on_host() -> bool:
     """Whether the driver runs kernels on the host: not what is written for the parts of a GPU, in Gluon or its assembly."""
-    return current().name in ("simulated", "native")
+    return getattr(current(), "on_host", False)
 
 
 def chosen() -> bool:

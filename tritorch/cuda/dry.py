@@ -34,18 +34,18 @@ class DryFunction:
 
 
 class DryDriver:
-    """Speaks the driver protocol for a GPU of an architecture (90 is sm_90), or with the `properties` of a real one.
+    """Speaks the driver protocol for a GPU of an architecture (90 is sm_90), or with the `properties` of a real one, or for one `on_host`.
 
     Calls that it does not spell out do nothing. Example: `tritorch.cuda.driver.use(DryDriver(90))`.
     """
 
     name, wants_annotations = "dry", False
 
-    def __init__(self, arch: int = 90, properties: DeviceProperties | None = None):
+    def __init__(self, arch: int = 90, properties: DeviceProperties | None = None, on_host: bool = False):
         if properties is None:
             name, total, sms, shared, shared_sm, cache = _SIZES[arch]
             properties = DeviceProperties(f"dry {name}", arch // 10, arch % 10, total, sms, 32, shared, cache, 2048, 65536, shared_sm)
-        self.properties, self.used = properties, 0
+        self.properties, self.used, self.on_host = properties, 0, on_host
         self.sizes: dict[int, int] = {}
         self.host: dict[int, Any] = {}
         self.capturing: set[int] = set()

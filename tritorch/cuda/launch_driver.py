@@ -214,7 +214,8 @@ def _given_torch(function):
 
 def torch_is_there() -> bool:
     """Whether the program has imported PyTorch itself, not us under its name."""
-    return getattr(sys.modules.get("torch"), "__name__", None) == "torch"
+    found = sys.modules.get("torch")
+    return getattr(found, "__name__", None) == "torch" and found is not sys.modules.get("tritorch")       # as_torch renames us
 
 
 def ours(values) -> bool:

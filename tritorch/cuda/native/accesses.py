@@ -1,13 +1,13 @@
 """Loads and stores at a point: wide where the lanes' addresses follow each other and no lane is masked, which most are."""
 from __future__ import annotations
 
-from . import elementwise
+from . import conversions, elementwise
 from .emit import llvm_type, storage, storage_bytes, suffix
 from .points import Point, dense, plus, times
 from .ttir import type_of
 
-LESS = {"slt": ("sext", 0), "sle": ("sext", 1), "ult": ("zext", 0), "ule": ("zext", 1)}
-TURNED = {"sgt": "slt", "sge": "sle", "ugt": "ult", "uge": "ule"}
+LESS = {"slt": 0, "sle": 1}                  # unsigned numbers that follow each other may begin below 0, where they are large
+TURNED = {"sgt": "slt", "sge": "sle"}
 
 
 # masks
@@ -102,8 +102,8 @@ def prefix(at, op, point):
     a, b = at.affine(left, point), at.affine(right, point)
     if not a or not b or a[1:] != (1, ()) or b[1:] != (0, ()):
         return None
-    extend, more = LESS[predicate]
-    ends = [r if kind == "i64" or not r.startswith("%") else em.set(f"{extend} {kind} {r} to i64")
+    more = LESS[predicate]
+    ends = [r if kind == "i64" or not r.startswith("%") else em.set(f"sext {kind} {r} to i64")
             for r, kind in ((b[0], left.type.element), (a[0], left.type.element))]
     count = em.set(f"sub i64 {ends[0]}, {ends[1]}")
     return Mask(count=em.set(f"add i64 {count}, {more}") if more else count)
@@ -317,18 +317,36 @@ def atomic(at, op, point):
         address = em.set(f"inttoptr i64 {pointer} to ptr")
         return compare_and_swap(em, address, others, element, kind)
     how = op.text.split()[1].rstrip(",")
-    if how not in KINDS or (how == "fadd" and element not in ("f32", "f64", "f16")):
+    if how not in KINDS or (how == "fadd" and element not in ("f32", "f64", "f16", "bf16")):
         elementwise.refuse(op, f"the atomic {how} of {element}")
     wanted = others[1] if len(others) > 1 else "true"
     yes, end, before = em.label(), em.label(), em.block
     em.branch(wanted, yes, end)
     em.start(yes)
     address = em.set(f"inttoptr i64 {pointer} to ptr")
-    old = em.set(f"atomicrmw {KINDS[how]} ptr {address}, {kind} {others[0]} seq_cst")
+    if element == "bf16" and how == "fadd":
+        old = add_bfloat16(em, address, others[0])
+    else:
+        old = em.set(f"atomicrmw {KINDS[how]} ptr {address}, {kind} {others[0]} seq_cst")
     left = em.block
     em.go_on(end)
     nothing = em.number(0, element) if element[0] == "i" else em.number(0.0, element)
     return em.set(f"phi {kind} [ {old}, %{left} ], [ {nothing}, %{before} ]")
+
+
+def add_bfloat16(em, address, value):
+    """A sum in float32, made again until nobody else has written in between."""
+    first, before, again, end = em.set(f"load atomic i16, ptr {address} monotonic, align 2"), em.block, em.label(), em.label()
+    em.go_on(again)
+    old, place = em.new(), len(em.lines)
+    em.lines.append("")
+    total = em.value("fadd", "f32", 1, *(conversions.widen(em, register, "bf16", 1) for register in (old, value)))
+    pair = em.set(f"cmpxchg ptr {address}, i16 {old}, i16 {conversions.narrow(em, total, 'bf16', 1)} seq_cst seq_cst")
+    there = em.set(f"extractvalue {{ i16, i1 }} {pair}, 0")
+    em.lines[place] = f"  {old} = phi i16 [ {first}, %{before} ], [ {there}, %{em.block} ]"
+    em.branch(em.set(f"extractvalue {{ i16, i1 }} {pair}, 1"), end, again)
+    em.start(end)
+    return old
 
 
 def compare_and_swap(em, address, values, element, kind):

@@ -11,8 +11,9 @@ import functools
 import hashlib
 import json
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton._C.libtriton import ir
@@ -28,6 +29,7 @@ from . import llvm
 
 ARCH = 80                           # what the frontend takes the host for: no TMA, and floats of 8 bits by arithmetic of ours
 _FORMAT = 1                         # of the files on disk; raise it when Compiled changes
+_OF_A_GPU = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _CHECKED = {"debug": True, "sanitize_overflow": False}                   # device_assert asserts
 
 
@@ -51,8 +53,8 @@ def compile_here(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Co
         return Compiled(b"", refusal="it is written in Gluon, for the parts of a GPU")
     text = ttir(spec)
     try:
-        lowered = lower.lower(text)
-        code = llvm.assemble(lowered.llvm, spec.options.get("enable_fp_fusion", True))
+        lowered = lower.lower(text, spec.options.get("enable_fp_fusion", True))
+        code = llvm.assemble(lowered.llvm, fused=False)                 # `lower` has done that
     except lower.Untranslatable as error:
         return Compiled(b"", refusal=str(error))
     except Exception as error:
@@ -72,15 +74,27 @@ def ttir(spec: compiler.Specialisation) -> str:
             ir.load_dialects(context)
             backend.load_dialects(context)
             module = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
-            return str(backend.make_ttir(module, {}, options, ARCH))
+            return str(backend.make_ttir(inlined(module, context), {}, options, ARCH))
         except Exception as error:
             raise compiler.CompileError(f"{spec} does not compile: {type(error).__name__}: {error}") from error
 
 
+def inlined(module: Any, context: Any) -> Any:
+    """A module whose functions may all be inlined, those of `triton.jit(noinline=True)`, too."""
+    text = str(module)
+    if "noinline = true" not in text:
+        return module
+    with llvm._file(text.replace("noinline = true", "noinline = false")) as path:
+        module = ir.parse_mlir_module(path, context)
+    module.context = context
+    return module
+
+
 # ------------------------------------------------------------------ the cache on disk
 def path_of(spec: compiler.Specialisation, arch: int = compiler.HOST) -> Path:
-    """Where the result of a compilation is kept."""
-    key = hashlib.sha256(repr((_FORMAT, spec.key(ARCH), llvm.processor(), _translator())).encode())
+    """Where the result of a compilation is kept; configurations of an autotuned kernel that differ in what only a GPU has are one."""
+    options = {name: value for name, value in spec.options.items() if name not in _OF_A_GPU}
+    key = hashlib.sha256(repr((_FORMAT, replace(spec, options=options).key(ARCH), llvm.processor(), _translator())).encode())
     return cache_folder() / "native" / f"{key.hexdigest()}.z"
 
 

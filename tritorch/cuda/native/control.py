@@ -12,6 +12,7 @@ from .emit import Buffer, llvm_type
 from .points import VIEWS, dense
 
 ENDS = ("scf.yield", "tt.return", "cf.br", "cf.cond_br", "scf.condition", "tt.reduce.return", "tt.scan.return")
+MOVES = ("tt.addptr", "tt.splat", "tt.bitcast", *VIEWS)          # give pointers into the memory of their first operand's
 
 
 class Control:
@@ -31,7 +32,8 @@ class Control:
                 for argument in block.arguments:
                     if not argument.type.shape:
                         self.held[argument] = self.em.load(self.slots[argument], "0", 1)
-            self.ops(block)
+            with self.inside() if i else contextlib.nullcontext():
+                self.ops(block)
 
     def ops(self, block):
         """Every operator of a block; gives the values whose last reader is what ends it."""
@@ -48,14 +50,21 @@ class Control:
 
     @contextlib.contextmanager
     def inside(self):
-        """A region: what it puts into memory is there for it alone, since it may not run."""
+        """A region, or a block: what it puts into memory is there for it alone, since it may not run."""
         before, self.made = self.made, []
         yield
         for value in self.made:
-            held = self.held.pop(value, None)
+            held = self.unheld(value)
             if isinstance(held, Buffer):
                 self.em.release(held)
         self.made = before
+
+    def unheld(self, value):
+        """Forget what holds a value, and give it; one that loops move is what it was before that was put into memory."""
+        held = self.held.pop(value, None)
+        if value in self.moved:
+            self.held[value] = self.moved[value]
+        return held
 
     # control flow: what is carried is a phi, tensors are buffers
     def scf_for(self, op):
@@ -64,21 +73,22 @@ class Control:
         counter, *carried = block.arguments
         low, high, step = (self.at.scalar(o) for o in op.operands[:3])
         kind = llvm_type(counter.type.element)
-        initials = self.begin(op.operands[3:], carried)
+        ends = block.ops[-1].operands if block.ops and block.ops[-1].name == "scf.yield" else []
+        steps = self.moving(carried, op.operands[3:], ends)
+        initials = self.begin(op.operands[3:], carried, ends)
         head, body, end, before = em.label(), em.label(), em.label(), em.block
         em.jump(head)
         em.start(head)
         place = len(em.lines)
         i, following = em.new(), em.new()
         em.lines.append("")
-        steps = self.moving(block, carried, op.operands[3:])
         phis = self.phis(carried) + [(m.offset, llvm_type(m.element)) for m in steps.values()]
         compare = "ult" if op.attributes["unsigned"] else "slt"
         em.branch(em.set(f"icmp {compare} {kind} {i}, {high}"), body, end)
         em.start(body)
         self.held[counter] = i
         with self.inside():
-            values = self.finish(self.ops(block), carried) + [m.next(self.at) for m in steps.values()]
+            values = self.finish(self.ops(block), carried, steps) + [m.next(self.at) for m in steps.values()]
         em.line(f"{following} = add {kind} {i}, {step}")
         em.lines[place] = "\n".join([f"  {i} = phi {kind} [ {low}, %{before} ], [ {following}, %{em.block} ]",
                                      *self.written(phis, initials + ["0"] * len(steps), before, values, em.block)])
@@ -86,30 +96,35 @@ class Control:
         em.start(end)
         for result, argument in zip(op.results, carried):
             self.held[result] = self.held.pop(argument)
+            if argument in steps:
+                self.moved[result] = self.held[result]
             if argument in self.cost:
                 self.cost[result] = self.cost[argument]
-            self.roots[result] = self.roots.get(argument, argument)
+            self.roots[result] = self.roots[argument]
 
-    def moving(self, block, carried, initials):
+    def moving(self, carried, initials, ends):
         """Tensors that a loop moves by the same amount in all elements, as pointers often are: what they began with and a phi."""
-        found, ends = {}, block.ops[-1].operands if block.ops and block.ops[-1].name == "scf.yield" else []
+        found = {}
         for argument, initial, value in zip(carried, initials, ends):
             step = uniform_step(value, argument)
             if step is not None:
-                held = self.held[argument]
-                self.em.release(held)
                 if initial not in self.cost:
                     self.buffer(initial)
-                found[argument] = self.held[argument] = Moving(self.em, initial, step)
+                found[argument] = self.moved[argument] = self.held[argument] = Moving(self.em, initial, step)
                 if initial in self.cost:
                     self.cost[argument] = self.cost[initial] + 1
         return found
 
-    def begin(self, initials, carried):
-        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own."""
+    def begin(self, initials, carried, ends=()):
+        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own. Pointers have the same root in all turns if
+        what ends a turn comes from what began it."""
         registers = []
-        for initial, argument in zip(initials, carried):
-            self.roots[argument] = self.root(initial) or argument
+        for i, (initial, argument) in enumerate(zip(initials, carried)):
+            self.roots[argument] = argument
+            same = len(ends) and self.root(ends[i]) is argument
+            self.roots[argument] = self.root(initial) if same else None
+            if argument in self.held:
+                continue
             if argument.type.shape:
                 target = self.em.allocate(argument.type)
                 self.fill(target, initial)
@@ -132,16 +147,18 @@ class Control:
         return [f"  {register} = phi {kind} [ {first}, %{before} ], [ {value}, %{after} ]"
                 for (register, kind), first, value in zip(phis, initials, values)]
 
-    def finish(self, late, carried):
-        """What a turn hands to the next one; gives the registers of scalars. All is computed before anything is written."""
+    def finish(self, late, carried, steps=()):
+        """What a turn hands to the next one, but for what `moving` found; gives the registers of scalars. All is computed before anything
+        is written."""
         self.flush()
         moves, temporaries = [], []
         for value, argument in zip(self.yielded, carried):
-            if argument.type.shape and value is not argument and not isinstance(self.held[argument], Moving):
+            if argument.type.shape and value is not argument and argument not in steps:
                 source = self.held.get(value)
                 if source is self.held[argument]:
                     continue
-                carried_too = any(source is self.held[other] for other in carried if other.type.shape)
+                owner = getattr(source, "owner", None) or source                # of a view it is another's memory
+                carried_too = any(owner is self.held[other] for other in carried if other.type.shape)
                 if not isinstance(source, Buffer) or carried_too:
                     temporary = self.em.allocate(value.type)
                     self.fill(temporary, value)
@@ -208,7 +225,7 @@ class Control:
         test = self.at.scalar(condition)
         for value, argument, result in zip(passed, second.arguments, op.results):
             self.held[argument] = self.held[result] = self.buffer(value) if value.type.shape else self.at.scalar(value)
-            self.roots[argument] = self.roots[result] = self.root(value) or argument
+            self.roots[argument] = self.roots[result] = self.root(value)
         em.branch(test, body, end)
         em.start(body)
         with self.inside():
@@ -234,13 +251,23 @@ class Control:
             self.em.jump(self.labels[label])
 
     def hand_over(self, label, values):
-        """Give a block its arguments."""
-        sources = [self.buffer(v) if v.type.shape else self.at.scalar(v) for v in values]
-        for argument, source in zip(self.arguments[label], sources):
-            if argument.type.shape:
-                self.em.copy(self.slots[argument], source)
-            else:
-                self.em.store(self.slots[argument], "0", source, 1)
+        """Give a block its arguments; one of them may be what another one was."""
+        with self.inside():
+            sources = [self.apart(v) if v.type.shape else self.at.scalar(v) for v in values]
+            for argument, source in zip(self.arguments[label], sources):
+                if argument.type.shape:
+                    self.em.copy(self.slots[argument], source)
+                else:
+                    self.em.store(self.slots[argument], "0", source, 1)
+
+    def apart(self, value):
+        """A value in memory that is no argument of a block."""
+        held = self.buffer(value)
+        if (held.owner or held) not in self.slots.values():
+            return held
+        temporary = self.em.allocate(value.type)
+        self.em.copy(temporary, held)
+        return temporary
 
 
 def uniform_step(value, argument):
@@ -297,20 +324,20 @@ def last_uses(block):
         inside(op, op)
     order = {op: i for i, op in enumerate(block.ops)}
 
-    def final(value, depth=0):
-        """The place of the last use, through views of it; None if it is used in other blocks."""
+    def final(value):
+        """The place of the last use, through what may be computed from it then; None if it is used in other blocks."""
         last = order.get(value.op, -1)
         for user in value.users:
-            top = owner.get(user)
-            if top is None:
+            if user not in owner:
                 return None
-            last = max(last, order[top])
-            if user.name in (*VIEWS, "tt.reshape"):
-                for result in user.results:
-                    later = final(result, depth + 1)
-                    if later is None:
-                        return None
-                    last = max(last, later)
+            last = max(last, order[owner[user]])
+            later = user.results if user.name in (*VIEWS, "tt.reshape") else ()
+            if user.name == "scf.for":                           # whose result may be what it began with and a register: see Moving
+                later = [result for result, initial in zip(user.results, user.operands[3:]) if initial is value]
+            places = [final(result) for result in later]
+            if None in places:
+                return None
+            last = max([last, *places])
         return last
 
     found = {}

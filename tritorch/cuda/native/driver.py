@@ -5,6 +5,7 @@ order of the calls, and a graph is what was recorded, in that order.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -114,7 +115,7 @@ class NativeDriver(SimulatedDriver):
 
     def __init__(self, devices: int = 1, total_memory: int | None = None):
         refuse_elsewhere()
-        total = total_memory or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = total_memory or _memory_size()
         super().__init__(0, devices, total)
         self.threads = threads.processors()
         self.random, self.memory, self.recording = InOrder(), NativeMemory(), False
@@ -192,6 +193,14 @@ def _fill(ptr, value, width, count):
         ctypes.memset(ptr, pattern[0], width * count)
     elif count:
         host_bytes(ptr, width * count).view(f"u{width}")[...] = value
+
+
+def _memory_size():
+    """Bytes of the machine's memory, or what a container is given of it."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError):                       # "max" where there is no limit
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(sizes)
 
 
 def _processor_name():

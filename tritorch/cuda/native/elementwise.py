@@ -11,7 +11,6 @@ from .emit import Untranslatable, llvm_type
 
 RULES = {}
 NARROW = ("bf16", "f8")                     # whose arithmetic is float32's
-FAST = "contract"                           # a * b + c may be rounded once, as NVIDIA's compiler does
 
 
 def rule(*names):
@@ -55,7 +54,7 @@ def shifts(em, op, registers, lanes):
     element = element_of(op)
     bits = op.operands[0].type.bits
     name = {"shli": "shl", "shrsi": "ashr", "shrui": "lshr"}[op.name[6:]]
-    if not count.startswith("%"):
+    if not count.startswith("%") and all(0 <= n < bits for n in numbers_in(count)):
         return em.value(name, element, lanes, value, count)
     most = em.number(bits - 1, element, lanes)
     kept = em.intrinsic("umin", llvm_type(element, lanes), count, most)
@@ -64,6 +63,11 @@ def shifts(em, op, registers, lanes):
         return shifted
     inside = em.value("icmp ule", element, lanes, count, most)
     return choose(em, inside, shifted, em.number(0, element, lanes), element, lanes)
+
+
+def numbers_in(constant):
+    """Those of a constant's text, of one lane or several."""
+    return [int(n) for n in re.findall(r"-?\d+", re.sub(r"i\d+|<\d+ x", "", constant))]
 
 
 def choose(em, condition, yes, no, element, lanes):
@@ -83,8 +87,8 @@ def division(em, op, registers, lanes, name=""):
     name = name or op.name[6:]
     element, signed = element_of(op), name.endswith("si")
     name = {"divsi": "sdiv", "divui": "udiv", "remsi": "srem", "remui": "urem"}[name]
-    fixed = re.findall(r"-?\d+", re.sub(r"i\d+|<\d+ x", "", b))
-    if not b.startswith("%") and fixed and not {"0", "-1"} & set(fixed):
+    fixed = [] if b.startswith("%") else numbers_in(b)
+    if fixed and not {0, -1} & set(fixed):
         return em.value(name, element, lanes, a, b)
     one, zero = em.number(1, element, lanes), em.number(0, element, lanes)
     wrong = em.value("icmp eq", element, lanes, b, zero)
@@ -160,8 +164,28 @@ def floats(em, op, registers, lanes):
     name = FLOATS[op.name]
     if name == "frem":
         return in_float32(em, op, registers, lanes, lambda e, r: mathematical(em, "fmod", e, lanes, r, op))
-    flags = "" if op.name == "tt.precise_divf" else f" {FAST}"
-    return in_float32(em, op, registers, lanes, lambda e, r: em.value(name + flags, e, lanes, *r))
+    return in_float32(em, op, registers, lanes, lambda e, r: with_product(em, name, e, lanes, r) or arithmetic(em, name, e, lanes, r))
+
+
+def arithmetic(em, name, element, lanes, registers):
+    result = em.value(name, element, lanes, *registers)
+    if name == "fmul" and element in ("f32", "f64"):
+        em.products[result] = registers
+    return result
+
+
+def with_product(em, name, element, lanes, registers):
+    """a * b + c is rounded once, as NVIDIA's compiler does it, though others may want the product, too; of two products it is the left one.
+    So a formula has the same bits in every kernel, if it is one loop. LLVM, left to choose, looks at what else there is."""
+    if not em.fused or name not in ("fadd", "fsub"):
+        return None
+    for i, register in enumerate(registers):
+        if register in em.products:
+            (a, b), c = em.products[register], registers[1 - i]
+            if name == "fsub":
+                a, c = (a, em.value("fneg", element, lanes, c)) if i == 0 else (em.value("fneg", element, lanes, a), c)
+            return em.intrinsic("fmuladd", llvm_type(element, lanes), a, b, c)
+    return None
 
 
 @rule("arith.negf")
@@ -308,9 +332,18 @@ def library(em, op, registers, lanes):
 NOTHING = re.compile(r'"(griddepcontrol\.[\w.]+|bar\.warp\.sync[^"]*|membar[^"]*|fence[^"]*|nanosleep[^"]*);? *(//[^"]*)?"')
 
 
+APPROXIMATE = re.compile(r'"\s*(tanh|ex2|lg2|rsqrt|sqrt|rcp|sin|cos)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1;?\s*"')
+SPELLED = {"ex2": "exp2", "lg2": "log2"}
+
+
 @rule("tt.elementwise_inline_asm")
 def assembly(em, op, registers, lanes):
-    """Instructions that only order things, which happen in order here anyway."""
+    """Instructions that only order things, which happen in order here anyway, and functions of float32, which are more exact here."""
+    found = APPROXIMATE.search(op.text)
+    if found and [o.type.element for o in (*op.operands, *op.results)] == ["f32", "f32"]:
+        if found[1] == "rcp":
+            return em.value("fdiv", "f32", lanes, em.number(1, "f32", lanes), *registers)
+        return mathematical(em, SPELLED.get(found[1], found[1]), "f32", lanes, registers, op)
     if not NOTHING.search(op.text):
         refuse(op, "PTX inside the kernel")
     return em.number(0, op.results[0].type.element, lanes)

@@ -83,8 +83,9 @@ class Buffer:
 class Emitter:
     """The text of one LLVM function, and what it needs beside it."""
 
-    def __init__(self):
+    def __init__(self, fused=True):
         self.lines, self.count = [], 0
+        self.fused, self.products = fused, {}   # whether a product and a sum are one operator; register -> what it is the product of
         self.definitions = {}                   # symbol -> text, of functions that are called
         self.block = "entry"                    # where the next line goes
         self.scratch, self.holes = 0, []        # bytes in use; free (offset, size)

@@ -13,10 +13,10 @@ from typing import Any
 from tritorch.cuda.driver import DriverError, waiting
 
 from . import elf
-from .threads import Job, pool
+from .threads import pool
 
 GRID = (2**31 - 1, 65535, 65535)    # the most programs of a launch, as on a GPU
-SPLIT = 30e-6                       # seconds of work for which it pays to wake another thread
+SPLIT = 20e-6                       # seconds of work for which it pays to wake another thread
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _FORMATS = {"fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d", "fp16": "e6x", "f16": "e6x", "bf16": "H6x", "u64": "Q"}
 _LIMITS = {"f4x": 3.4028235677973366e38, "e6x": 65520.0}         # from here on a float is nearer to infinity
@@ -83,14 +83,15 @@ def _bfloat16(value):
 
 
 class Space:
-    """Memory of one launch at a time: the slots of the arguments, a cell for an error, scratch memory for each thread."""
+    """Memory of one launch at a time: the slots of the arguments, a cell for an error, scratch memory for each thread. A launch of a graph
+    keeps its arguments in one and borrows scratch memory of another."""
 
-    __slots__ = ("arguments", "view", "error", "room", "each", "threads", "scratches", "_memory", "_scratch")
+    __slots__ = ("arguments", "view", "error", "room", "each", "threads", "scratches", "step", "_memory", "_scratch")
 
     def __init__(self):
         self.room, self.each, self.threads, self.scratches = -1, -1, 0, ()
 
-    def fit(self, size: int, scratch: int, threads: int) -> None:
+    def fit(self, size: int, scratch: int, threads: int) -> Space:
         """Have room for so many bytes of arguments, and of scratch memory for each thread."""
         if size > self.room:
             self.room = max(size, 512)
@@ -99,9 +100,10 @@ class Space:
             self.view = memoryview(self._memory).cast("B")[self.arguments - ctypes.addressof(self._memory):][:self.room]
         if scratch > self.each or threads > self.threads:
             self.each, self.threads = max(scratch, self.each), max(threads, self.threads)
-            step = -(-self.each // _ALIGN) * _ALIGN
-            self._scratch, address = _aligned(step * self.threads)
-            self.scratches = tuple(address + step * i for i in range(self.threads))
+            self.step = -(-self.each // _ALIGN) * _ALIGN
+            self._scratch, address = _aligned(self.step * self.threads)
+            self.scratches = tuple(address + self.step * i for i in range(self.threads))
+        return self
 
 
 def _aligned(size):
@@ -129,7 +131,7 @@ def launched_later(*call: Any) -> bool:
     return launches_later(*call)
 
 
-def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
+def _running(driver: Any, entry: Callable, address: int, compiled: Any) -> Callable:
     """Run programs 0..count-1. How long one takes is learned from launch to launch. A kernel that asserts something is run in order, by one
     thread, because it may assert what other programs have done."""
     clock, alone, known = time.perf_counter, bool(compiled.messages), 0.0
@@ -139,23 +141,27 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
         nonlocal known
         known = seconds if seconds < known or not known else known + 0.2 * (min(seconds, 2 * known) - known)
 
-    def run(space, count):
+    def run(arguments, space, count):
         if alone or driver.threads == 1:
-            return entry(space.arguments, space.scratches[0], 0, count)
+            entry(arguments, space.scratches[0], 0, count)
+            return
         begin, first = clock(), 0
         if not known:
-            entry(space.arguments, space.scratches[0], 0, 1)
+            entry(arguments, space.scratches[0], 0, 1)
             learn(clock() - begin)
             begin, first = clock(), 1
         threads = min(driver.threads, count - first, int(known * (count - first) / SPLIT) + 1 if SPLIT else count)
         if threads <= 1:
-            entry(space.arguments, space.scratches[0], first, count)
+            entry(arguments, space.scratches[0], first, count)
             if count > first:
                 learn((clock() - begin) / (count - first))
-        else:
-            space.fit(0, compiled.scratch, threads)
-            learn(pool.run(Job(entry, space.arguments, space.scratches[:threads], first, count)))
-        return None
+            return
+        space.fit(0, compiled.scratch, threads)
+        mine = pool.run(address, arguments, space.scratches[0], space.step, first, count, threads)
+        if mine is None:
+            entry(arguments, space.scratches[0], first, count)
+        elif mine:
+            learn((clock() - begin) / mine)
 
     return run
 
@@ -163,20 +169,25 @@ def _running(driver: Any, entry: Callable, compiled: Any) -> Callable:
 def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Callable, loaded: Any) -> Callable:
     """Long, because it is the path of every launch, 2 µs for one program. `loaded` lives as long as what is returned."""
     pack, expand, size, scratch, messages = layout.pack, layout.expand, layout.size, compiled.scratch, compiled.messages
-    spaces, streams, run = driver.spaces, driver.streams, _running(driver, entry, compiled)
+    spaces, streams, run = driver.spaces, driver.streams, _running(driver, entry, loaded.address("entry"), compiled)
     most_x, most_y, most_z = GRID
 
-    def launch(gx, gy, gz, stream, values):
-        if waiting and launched_later(launch, gx, gy, gz, stream, values):
-            return None
-        if not (0 < gx <= most_x and 0 < gy <= most_y and 0 < gz <= most_z):
-            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
+    def fitting():
         try:
             space = spaces.pop()
         except IndexError:
             space = Space()
         if space.room < size or space.each < scratch:
             space.fit(size, scratch, 1)
+        return space
+
+    def launch(gx, gy, gz, stream, values):
+        if waiting and launched_later(launch, gx, gy, gz, stream, values):
+            return None
+        if not (0 < gx <= most_x and 0 < gy <= most_y and 0 < gz <= most_z):
+            raise DriverError(f"launch {name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got {(gx, gy, gz)}")
+        recording = driver.recording or stream and stream not in streams
+        space = Space().fit(size, -1, 0) if recording else fitting()
         if expand is not None:
             values = expand(values)
         try:
@@ -184,19 +195,25 @@ def _launching(driver: Any, name: str, layout: Layout, compiled: Any, entry: Cal
         except OverflowError:
             pack(space.view, 0, *layout.saturate(values), gx, gy, gz, space.arguments - 8)
         count = gx * gy * gz
-        if driver.recording or stream and stream not in streams:
-            return driver.record(stream, functools.partial(start, space, count))
-        start(space, count)
+        if recording:
+            return driver.record(stream, functools.partial(again, space, count))
+        start(space, space, count)
         spaces.append(space)
         return None
 
-    def start(space, count):
+    def again(kept, count):
+        """A launch of a graph."""
+        space = fitting()
+        start(kept, space, count)
+        spaces.append(space)
+
+    def start(kept, space, count):
         if count == 1:
-            entry(space.arguments, space.scratches[0], 0, 1)
+            entry(kept.arguments, space.scratches[0], 0, 1)
         else:
-            run(space, count)
-        if messages and space.error.value:
-            number, space.error.value = space.error.value, 0
+            run(kept.arguments, space, count)
+        if messages and kept.error.value:
+            number, kept.error.value = kept.error.value, 0
             from tritorch.cuda.simulated.interpreter import KernelError
 
             raise KernelError(f"{name}: AssertionError: {messages[number - 1]}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import accesses, elementwise, products, reductions, shapes, ttir
-from .control import ENDS, Control
+from .control import ENDS, MOVES, Control
 from .emit import PROGRAMS, Buffer, Emitter, Untranslatable, llvm_type
 from .loops import Group, Loops
 from .points import VIEWS, Evaluator, Point, dense, flat
@@ -34,28 +34,29 @@ class Lowered:
     messages: list[str] = field(default_factory=list)
 
 
-def lower(text: str) -> Lowered:
-    """The LLVM IR of the kernel in a module of TTIR. Raises Untranslatable."""
+def lower(text: str, fused: bool = True) -> Lowered:
+    """The LLVM IR of the kernel in a module of TTIR, whose products and sums are rounded once if `fused`. Raises Untranslatable."""
     try:
         functions = ttir.parse(text)
     except (ttir.Unreadable, KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise Untranslatable(f"TTIR: {error}") from error
     if len(functions) != 1:
         raise Untranslatable(f"tt.call: a kernel with {len(functions) - 1} functions that are not inlined")
-    return Lowering(functions[0]).run()
+    return Lowering(functions[0], fused).run()
 
 
 class Lowering(Control):
-    def __init__(self, function):
-        self.function, self.em = function, Emitter()
+    def __init__(self, function, fused):
+        self.function, self.em = function, Emitter(fused)
         self.at = Evaluator(self.em)
         self.held = self.at.held
         self.groups, self.group_of = [], {}             # pending: groups in order; op -> group
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
+        self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
+        self.messages, self.made, self.moved = [], [], {}       # values that got a buffer in this region alone; those that loops move
         self.loops = any(op.name in ("scf.for", "scf.while") for block in function.blocks for op in block.ops)
-        self.messages, self.roots, self.made = [], {}, []       # made: values that got a buffer in this region, of which it is not their own
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -91,7 +92,7 @@ class Lowering(Control):
         """Give back the buffers of values that nobody reads any more."""
         late, self.late = self.late, []
         for value in late:
-            held = self.held.pop(value, None)
+            held = self.unheld(value)
             if isinstance(held, Buffer):
                 owner = held.owner or held
                 if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
@@ -152,9 +153,8 @@ class Lowering(Control):
         return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
                                         and self.at.along(op.operands[1], axis) == 0)
 
-    def wait(self, op, shape, axis=None):
-        """Join the first loop that has what the operator needs."""
-        after = -1
+    def wait(self, op, shape, axis=None, after=-1):
+        """Join the first loop that has what the operator needs, none before the number `after`."""
         for operand in op.operands:
             for source in self.sources(operand):
                 group = self.group_of.get(source.op)
@@ -236,6 +236,8 @@ class Lowering(Control):
                     accesses.store(self.at, op, point)
                 elif op.name == "tt.load":
                     point.known[op.results[0], point.indices, point.lanes] = accesses.load(self.at, op, point)
+                else:                                       # now, for its operands are there: a long chain is no deep recursion
+                    self.at.at(op.results[0], point)
                 for result in op.results:
                     if result in kept:
                         self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
@@ -260,28 +262,31 @@ class Lowering(Control):
             accesses.store(self.at, op, Point((), None, 1))
             return
         self.keep_order(op, pointer)
-        self.wait(op, pointer.type.shape, self.at.direction(pointer))
+        accessed = [self.groups.index(group) for other, group in self.group_of.items() if other.name in ("tt.load", "tt.store")]
+        self.wait(op, pointer.type.shape, self.at.direction(pointer), max(accessed, default=-1))
 
     def keep_order(self, op, pointer):
         """Write the loops that wait if one of them may touch the same memory, other than loads before a load, or at the same addresses
-        before a store."""
+        before a store. Of pointers that perhaps are the same only a load waits: before a store to other elements a GPU has a barrier."""
         root, writes = self.root(pointer), op.name == "tt.store"
         for other in self.group_of:
             if other.name not in ("tt.load", "tt.store") or (other.name == "tt.load" and not writes):
                 continue
             theirs = other.operands[0]
-            same = root is None or self.root(theirs) in (root, None)
-            if same and not (writes and other.name == "tt.load" and theirs is pointer):
+            found = self.root(theirs)
+            same = None in (root, found) or root is found or not (writes or {root, found} <= set(self.function.arguments))
+            if same and not (writes and theirs is pointer):
                 return self.flush()
 
     def root(self, value):
-        """The scalar that a pointer comes from; two tensors of a launch that overlap otherwise than whole are the same race on a GPU."""
-        while True:
-            value = self.roots.get(value, value)
+        """The scalar that a pointer comes from, None where that cannot be told; two tensors of a launch that overlap otherwise than whole
+        are the same race on a GPU."""
+        while value not in self.roots:
             op = value.op
-            if op is None or op.name not in ("tt.addptr", "tt.splat", "tt.bitcast", *VIEWS):
+            if op is None or op.name not in MOVES:
                 return None if value.type.shape else value
             value = op.operands[0]
+        return self.roots[value]
 
     def tt_atomic_rmw(self, op):
         self.flush()
@@ -304,8 +309,7 @@ class Lowering(Control):
             results = products.dot(self.em, op, operands, self.region, into=operands[2])
         else:
             results = STRUCTURAL[op.name](self.em, op, operands, self.region)
-        for result, held in zip(op.results, results):
-            self.held[result] = held
+        self.held.update(zip(op.results, results))
 
     def own(self, value, op):
         """Whether an operator may write over a value of its own type: nobody else, and no other turn of a loop, reads it."""

@@ -287,7 +287,8 @@ class Evaluator:
         parts = [self.affine(operand, point) for operand in op.operands]
         if None in parts:
             return None
-        stride, conditions = STRIDES[op.name](*(part[:2] for part in parts)), [c for part in parts for c in part[2]]
+        narrow = op.name == "arith.extui" or op.name == "arith.trunci" and op.results[0].type.bits < 32         # may wrap within the lanes
+        stride, conditions = (equal if narrow else STRIDES[op.name])(*(part[:2] for part in parts)), [c for part in parts for c in part[2]]
         if stride is None:
             if op.name in WRAPPING and parts[0][1] == 1 and parts[1][1] == 0 and op.name.endswith("si"):
                 return self.wrapped(op, parts, conditions, point)

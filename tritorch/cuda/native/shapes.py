@@ -4,10 +4,11 @@ Elements are moved as integers of their width.
 """
 from __future__ import annotations
 
-from .emit import LANES, llvm_type, storage_bytes
+from .emit import LANES, Buffer, llvm_type, storage_bytes
 from .ttir import Type
 
 TILE = {1: (16, 16), 2: (8, 8), 4: (8, 8), 8: (8, 4)}      # columns and rows that are transposed in registers, by the bytes of an element
+SHORT = 16                                      # bytes: shorter rows are not moved as rows
 
 
 def place(em, *terms):
@@ -67,7 +68,15 @@ def simplified(shape, order):
 
 
 def trans(em, op, operands, region):
-    return [permuted(em, operands[0], op.results[0].type, op.attributes["order"])]
+    source, kind, order = operands[0], op.results[0].type, op.attributes["order"]
+    if isinstance(source, Pairs):                                            # `join` has moved them
+        return [Buffer(source.base, kind, source.owner)]
+    user = only_user(op)
+    if user and user.name == "tt.split" and order[:-1] == sorted(order[:-1]):
+        halves = Halves(source.type, order[-1])
+        if halves.wide:                                                      # `split` finds them
+            return [Pairs(source.base, kind, source.owner or source, halves)]
+    return [permuted(em, source, kind, order)]
 
 
 def permuted(em, source, kind, order):
@@ -187,14 +196,53 @@ def separated(em, element, lanes, a, b):
 
 
 # ------------------------------------------------------------------ pairs
+class Halves:
+    """[outer, 2, inner]: where the two halves along an axis are."""
+
+    def __init__(self, kind, axis):
+        self.inner = strides_of(kind.shape)[axis]
+        self.outer = kind.size // self.inner // 2
+        self.wide = self.inner * storage_bytes(kind.element) >= SHORT
+
+    def each(self, em, body):
+        """`body(half, place in the half, place in the whole, lanes)` for every vector."""
+        lanes = min(LANES, self.inner)
+        with em.loop(0, self.outer) as o, em.loop(0, self.inner, lanes) as i:
+            for half in (0, 1):
+                body(half, place(em, (o, self.inner), (i, 1)), place(em, (o, 2 * self.inner), (i, 1), (half, self.inner)), lanes)
+
+
+class Pairs(Buffer):
+    """A tensor whose last axis is of two, but lies elsewhere in memory, as `halves` tells. Only a tt.trans behind its tt.join knows it, or
+    a tt.split behind its tt.trans: the elements of both halves need not take turns for a moment."""
+
+    def __init__(self, base, kind, owner, halves):
+        super().__init__(base, kind, owner)
+        self.halves = halves
+
+
+def only_user(op):
+    users = op.results[0].users
+    return users[0] if len(users) == 1 else None
+
+
 def join(em, op, operands, region):
-    """A new last axis of two: the elements of both take turns."""
-    result = em.allocate(op.results[0].type)
-    a, b, out = map(bits_of, (*operands, result))
-    size, element = a.type.size, a.type.element
+    """A new last axis of two: the elements of both take turns, unless tt.trans alone wants them, which puts the axis elsewhere."""
+    kind, user = op.results[0].type, only_user(op)
+    order = user.attributes["order"] if user and user.name == "tt.trans" else []
+    last, parts = len(kind.shape) - 1, [bits_of(operand) for operand in operands]
+    if order and [axis for axis in order if axis != last] == list(range(last)):
+        halves = Halves(user.results[0].type, order.index(last))
+        if halves.wide:
+            result = em.allocate(user.results[0].type)
+            whole = bits_of(result)
+            halves.each(em, lambda half, i, at, lanes: em.store(whole, at, em.load(parts[half], i, lanes), lanes))
+            return [Pairs(result.base, kind, result, halves)]
+    result = em.allocate(kind)
+    out, size, element = bits_of(result), parts[0].type.size, parts[0].type.element
     lanes = min(LANES, size)
     with em.loop(0, size, lanes) as i:
-        values = [em.load(a, i, lanes), em.load(b, i, lanes)]
+        values = [em.load(part, i, lanes) for part in parts]
         if lanes > 1:
             values = interleaved(em, element, lanes, *values)
         at = place(em, (i, 2))
@@ -204,10 +252,17 @@ def join(em, op, operands, region):
 
 
 def split(em, op, operands, region):
-    """The opposite of join."""
-    results = [em.allocate(value.type) for value in op.results]
-    both, outs = bits_of(operands[0]), [bits_of(result) for result in results]
-    size, element = outs[0].type.size, both.type.element
+    """The opposite of join. Where the halves lie one behind the other they stay there."""
+    source, kind = operands[0], op.results[0].type
+    halves = source.halves if isinstance(source, Pairs) else None
+    if halves and halves.outer == 1:
+        return [Buffer(em.pointer(source, half * kind.size), kind, source.owner) for half in (0, 1)]
+    results = [em.allocate(kind) for _ in (0, 1)]
+    both, outs = bits_of(source), [bits_of(result) for result in results]
+    if halves:
+        halves.each(em, lambda half, i, at, lanes: em.store(outs[half], i, em.load(both, at, lanes), lanes))
+        return results
+    size, element = kind.size, both.type.element
     lanes = min(LANES, size)
     with em.loop(0, size, lanes) as i:
         at = place(em, (i, 2))

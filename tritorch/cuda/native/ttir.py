@@ -357,7 +357,7 @@ class Parser:
     def while_(self, op, text):
         inside = text[1:balanced(text, 0) - 1] if text.startswith("(") else ""
         pairs = [part.split(" = ") for part in split(inside)]
-        before, after = split(text.rpartition(" {")[0].partition(" : ")[2], " -> ")
+        before, after = split(text.rpartition(" {")[0].partition(": ")[2], " -> ")
         self.use(op, [initial for _, initial in pairs])
         carried = [self.value(n, kind) for (n, _), kind in zip(pairs, types_of(before))]
         first = self.blocks()

@@ -51,7 +51,7 @@ class SimulatedDriver:
     """
 
     name = "simulated"
-    wants_annotations = True
+    wants_annotations = on_host = True
 
     def __init__(self, seed: int = 0, devices: int = 1, total_memory: int = 8 * GIB):
         self.random, self.lock = random.Random(seed), threading.RLock()
