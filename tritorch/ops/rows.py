@@ -345,7 +345,7 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, wa
     dtype, home, itemsize = operands[0].dtype, outs[0].device, widest(*operands).itemsize
     M, N, vector, column = geometry.M, geometry.N, vector_of(geometry, itemsize), sum(x.dtype.itemsize for x in operands)
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
-    can_wait = waiting is not None and vector * itemsize == 16 and not driver.compiled_for_host()
+    can_wait = waiting is not None and vector * itemsize == 16 and not driver.on_host()
     tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)), twice, can_wait)
 
     def run(t):
