@@ -9,7 +9,7 @@ import re
 from . import conversions, mathematics
 from .emit import Untranslatable, llvm_type
 
-RULES = {}
+RULES: dict = {}
 NARROW = ("bf16", "f8")                     # whose arithmetic is float32's
 
 
