@@ -293,3 +293,12 @@ def moving_sums_kernel(out_ptr, turns):
     tl.store(out_ptr + i, total + moved)
     tl.store(out_ptr + SIDE + i, tl.cumsum(moved, 0))
     tl.store(out_ptr + 2 * SIDE + i, tl.flip(moved + 7, 0))
+
+
+@triton.jit
+def remainders_kernel(out_ptr, x_ptr, first, divisor):
+    """Quotients and remainders of ranges that begin below zero, as addresses."""
+    i = first + tl.arange(0, 128)
+    place = 128 + i % divisor
+    tl.store(out_ptr + tl.arange(0, 128), tl.load(x_ptr + place) + tl.load(x_ptr + 128 + i // divisor))
+    tl.store(out_ptr + 128 + tl.arange(0, 128), tl.load(x_ptr + place + i // divisor, mask=i % divisor < 7, other=-5))

@@ -131,6 +131,11 @@ def test_masks(n):
     both(K.masks_kernel, empty(2560, dtype="i4"), np.arange(2048, dtype="i4"), n)
 
 
+@pytest.mark.parametrize("first, divisor", [(-64, 16), (-64, 64), (-17, 5), (0, 16), (3, 100), (-128, -32)])
+def test_remainders_as_addresses(first, divisor):
+    both(K.remainders_kernel, empty(256, dtype="i4"), np.arange(512, dtype="i4"), first, divisor)
+
+
 @pytest.mark.parametrize("n", [64, 50])
 def test_what_masked_lanes_have_instead(n):
     brain = numbers(64).astype(ml_dtypes.bfloat16)
