@@ -302,3 +302,14 @@ def remainders_kernel(out_ptr, x_ptr, first, divisor):
     place = 128 + i % divisor
     tl.store(out_ptr + tl.arange(0, 128), tl.load(x_ptr + place) + tl.load(x_ptr + 128 + i // divisor))
     tl.store(out_ptr + 128 + tl.arange(0, 128), tl.load(x_ptr + place + i // divisor, mask=i % divisor < 7, other=-5))
+
+
+@triton.jit
+def waiting_kernel(out_ptr, flag_ptr):
+    """Every program but the first waits for the one before."""
+    i = tl.program_id(0)
+    while tl.load(flag_ptr, volatile=True) < i:
+        pass
+    x = tl.load(out_ptr + i, volatile=True)
+    tl.store(out_ptr + i + 1, x + 1)
+    tl.atomic_add(flag_ptr, 1)

@@ -15,6 +15,7 @@ import interpreted
 import native_program_kernels as K
 
 import tritorch.cuda
+from tritorch.cuda.native import function
 
 S = 16
 
@@ -73,6 +74,13 @@ def test_addresses_from_memory():
 @pytest.mark.parametrize("turns", [0, 1, 5])
 def test_pointers_that_change_places(turns):
     both(K.ping_pong_kernel, numbers(S), numbers(2, S)[1], empty(S), turns)
+
+
+def test_programs_that_wait_for_others(monkeypatch):
+    monkeypatch.setenv("TRITORCH_NATIVE_THREADS", "2")
+    monkeypatch.setattr(function, "SPLIT", 0.0)
+    out, flag = native(K.waiting_kernel, empty(1001, dtype="i4"), np.zeros(1, "i4"), grid=(1000,))
+    assert (out == np.arange(99, 1100)).all() and flag == 1000
 
 
 @pytest.mark.parametrize("n", [64, 37])
