@@ -106,6 +106,37 @@ def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.
     tl.store(last_ptr + (number << BITS) + before, tl.where(i == 0, count, i).to(tl.int16), mask=begins)
 
 
+@triton.jit(do_not_specialize=["digit_shift"])
+def count_rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.constexpr, FALLING: tl.constexpr,
+                      RAW: tl.constexpr, LOG: tl.constexpr):
+    """The same by counting, an element at a time: for a program that is one thread, as those of the host are."""
+    TILE: tl.constexpr = 1 << LOG
+    tiles = (N - 1) // TILE + 1
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
+    count = tl.minimum(N - tile * TILE, TILE).to(tl.int32)
+    number = row * tiles + tile
+    x_ptr += row * N + tile * TILE
+    place_ptr += number * TILE
+    last_ptr += number << BITS
+    bins = tl.arange(0, 1 << BITS)
+    tl.store(last_ptr + bins, bins.to(tl.int16) * 0)
+    tl.debug_barrier()
+    for i in range(count):
+        at = last_ptr + digit_of(tl.load(x_ptr + i), digit_shift, BITS, FALLING, RAW)
+        tl.store(at, tl.load(at) + 1)
+    tl.debug_barrier()
+    counts = tl.load(last_ptr + bins).to(tl.int32)
+    first = (tl.cumsum(counts, 0) - counts).to(tl.int16)
+    tl.store(first_ptr + (number << BITS) + bins, first)
+    tl.store(last_ptr + bins, first)
+    tl.debug_barrier()
+    for i in range(count):                                      # what ends where the digit begins is moved on by each of its elements
+        at = last_ptr + digit_of(tl.load(x_ptr + i), digit_shift, BITS, FALLING, RAW)
+        place = tl.load(at)
+        tl.store(place_ptr + place.to(tl.int32), i.to(tl.int16))
+        tl.store(at, place + 1)
+
+
 @triton.jit
 def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.constexpr, BITS: tl.constexpr, AHEAD: tl.constexpr,
                   BLOCK_D: tl.constexpr):

@@ -349,7 +349,7 @@ def tile(hardware: int, simulated: int) -> int:
     return simulated if driver.current().name == "simulated" and not driver.hardware_tiles else hardware
 
 
-def on_host() -> bool:
+def compiled_for_host() -> bool:
     """Whether kernels are compiled for the host's processor, which wants tiles that fit in its first cache."""
     return driver.current().name == "native"
 

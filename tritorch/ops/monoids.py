@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tritorch.cuda import tuner
-from tritorch.cuda.launch import kernels, launch, on_host, sm_count, tile
+from tritorch.cuda.launch import compiled_for_host, kernels, launch, sm_count, tile
 from tritorch.dtype import types
 from tritorch.ops.rows import chunk_of, few_tiles, forms, half, lanes_of, remember, row_strides, rows, vector_of
 from tritorch.ops.tiling import even_parts
@@ -172,6 +172,6 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
             launch(K.merge_kernel, (cdiv(M, m),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=m, SPLITS=pieces)
 
     ways = tiles(M, N, inner, across, size, len(monoid.states), tile(1, 0) and sm_count(), vector_of(geometry, size), grouped)
-    if on_host() and across and N <= HOST_COLUMNS:
+    if compiled_for_host() and across and N <= HOST_COLUMNS:
         ways = ({"BLOCK_M": min(next_power_of_2(M), HOST_ROWS), "BLOCK_N": 1, "pieces": 1, "num_warps": 4},)
     run(ways[0] if len(ways) == 1 else tuner.choose("reduce", (monoid.combine, size, across, M, N, inner), ways, K.reduce_kernel, run))

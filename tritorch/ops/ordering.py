@@ -1,6 +1,6 @@
 """How rows are sorted on the GPU: in one launch where a program holds a whole row, else by radix passes."""
 from tritorch.cuda import driver, tuner
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.launch import compiled_for_host, kernels, launch, tile
 from tritorch.dtype import types
 from tritorch.shape import cdiv
 from tritorch.tensor import empty
@@ -20,6 +20,7 @@ keys of 16 bits; of more keys it has more tiles than the second."""
 GLUON = [{"kernel": "gluon", "LOG": log, "DIGIT": 8, "WARPS": warps, "REGISTERS": registers}
          for log, warps, registers in ((12, 8, 80), (12, 8, 64), (13, 16, 64), (12, 16, 40))]    # of keys of 32 bits in many tiles
 FEW = 64                                                        # tiles in all whose counts each program adds up itself: one launch less
+COUNTED = 32                                                    # above so many elements of a row the host counts their digits
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True, "WARPS": 4}]
 
 
@@ -48,7 +49,7 @@ def sort_rows(values, indices, rows, descending=False, order=None, bits=None):
         return
     common = {"FALLING": descending, "RAW": bits is not None}
     bits = key_bits(rows.dtype) if bits is None else bits
-    if n <= longest():
+    if n <= longest() and not (compiled_for_host() and order is None and n > COUNTED):
         _short(values, indices, rows, order, count, n, {**common, "KEY_BITS": bits})
     else:
         _radix(values, indices, rows, count, n, bits, common)
@@ -78,6 +79,8 @@ def _radix(values, indices, rows, count, n, bits, common):
     few = FEW_TILES if count * n <= FEW << 9 else FEW_TILES[1:] + FEW_TILES[:1]
     votes = not common["RAW"] and rows.dtype.itemsize == 4 and n < 1 << 31 and not driver.on_host()
     candidates = tile(few if count * n <= FEW << 12 else RADIX + GLUON * votes, SIMULATED)
+    if compiled_for_host():
+        candidates = [{**RADIX[0], "LOG": min(RADIX[0]["LOG"], log_of(n))}]
 
     def run(choice):
         _passes(values, indices, rows, count, n, bits, choice, common)
@@ -109,6 +112,8 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     if place is None:
         common = {"BITS": bits, "FALLING": common["FALLING"], "LOG": log, "num_warps": choice["WARPS"]}
         launch(VOTES.count_kernel, (count * tiles,), first, last, source, n, low, **common)
+    elif compiled_for_host():
+        launch(K.count_rank_kernel, (count * tiles,), place, first, last, source, n, low, LOG=log, **common)
     else:
         launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, LOG=log, RB=choice["RB"],
                FLOAT=choice["FLOAT"], **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)

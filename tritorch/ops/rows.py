@@ -8,7 +8,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from tritorch.cuda import driver
-from tritorch.cuda.launch import kernels, launch, on_host, shared_memory, sm_count, tile
+from tritorch.cuda.launch import compiled_for_host, kernels, launch, shared_memory, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.shape import cdiv, extent, next_power_of_2
 from tritorch.tensor import Tensor, empty
@@ -223,7 +223,7 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
     """Start `kernel` on all blocks of rows, by the tile that is best for their size. What it reads is of `dtype` or narrower. `lanes`: it
     asks how many threads have a part of a row; `lines`: how many copies of a line of weights; `few`: it can hold rows in narrow tiles."""
     M, N, across = geometry.M, geometry.N, geometry.across
-    if on_host():
+    if compiled_for_host():
         limit = held = HOST_ROW
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit, held)
@@ -232,7 +232,7 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
     if few and not tile(0, 1):
         least = 8 if N > 16 else 4 if N > 4 else 1                       # of what is written narrower the second cache gets too many pieces
         tiles = few_tiles(M, N, across, vector, least, column=read) + tiles
-    if on_host():
+    if compiled_for_host():
         tiles = [t for t in tiles if t["BLOCK_M"] * t["BLOCK_N"] <= HOST_ROW] or tiles
     if lines:
         tiles = (norm_tiles(M, N, dtype.itemsize, bool(tile(0, 1))) if N <= held else []) + tiles
@@ -345,7 +345,7 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, wa
     dtype, home, itemsize = operands[0].dtype, outs[0].device, widest(*operands).itemsize
     M, N, vector, column = geometry.M, geometry.N, vector_of(geometry, itemsize), sum(x.dtype.itemsize for x in operands)
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
-    can_wait = waiting is not None and vector * itemsize == 16 and not driver.on_host()
+    can_wait = waiting is not None and vector * itemsize == 16 and not driver.compiled_for_host()
     tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)), twice, can_wait)
 
     def run(t):

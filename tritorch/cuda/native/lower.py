@@ -1,10 +1,9 @@
 """TTIR to LLVM IR: what runs a kernel's programs one after the other.
 
-A program works on tensors; here each is a loop over its elements. Operators that are elementwise wait (`pending`) until somebody needs what they
-make, and then become one loop, in which values that nobody else wants stay in registers (points.py). What is cheap to compute from scalars
-and ranges, as offsets and masks are, is never stored. Reductions, products and the like (reductions.py, shapes.py, products.py) read
-and write buffers: memory of the thread, whose parts are used again when nobody reads them any more. Loads wait, too; a store
-that may touch what they read does not overtake them.
+A program works on tensors; here each is a loop over its elements. Operators that are elementwise wait until somebody needs what they make
+(waiting.py), and then become one loop, in which values that nobody else wants stay in registers (points.py). What is cheap to compute from
+scalars and ranges, as offsets and masks are, is never stored. Reductions, products and the like (reductions.py, shapes.py, products.py)
+read and write buffers: memory of the thread, whose parts are used again when nobody reads them any more.
 """
 from __future__ import annotations
 
@@ -12,8 +11,9 @@ from dataclasses import dataclass, field
 
 from . import accesses, elementwise, products, reductions, shapes, ttir
 from .control import ENDS, MOVES, Control
-from .emit import Buffer, Emitter, Untranslatable, llvm_type
-from .points import VIEWS, Evaluator, Loops, Point, dense, flat
+from .emit import PROGRAMS, Buffer, Emitter, Untranslatable, llvm_type
+from .loops import Group, Loops
+from .points import VIEWS, Evaluator, Point, dense, flat
 from .ttir import Type
 
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
@@ -42,35 +42,6 @@ def lower(text: str, fused: bool = True) -> Lowered:
     if len(functions) != 1:
         raise Untranslatable(f"tt.call: a kernel with {len(functions) - 1} functions that are not inlined")
     return Lowering(functions[0], fused).run()
-
-
-# A program is a function of its own: with all of it in the loop over programs LLVM takes three times as long for a kernel of many loops.
-PROGRAMS = """define internal void @program(ptr %arguments, ptr noalias %scratch, i64 %program) noinline {
-BODY
-}
-define void @kernel(ptr %arguments, ptr noalias %scratch, i64 %first, i64 %last) {
-entry:
-  br label %turn
-turn:
-  %program = phi i64 [ %first, %entry ], [ %next, %turn ]
-  call void @program(ptr %arguments, ptr %scratch, i64 %program)
-  %next = add i64 %program, 1
-  %more = icmp slt i64 %next, %last
-  br i1 %more, label %turn, label %end
-end:
-  ret void
-}
-"""
-
-
-class Group:
-    """Pending operators of one shape, which become one loop, with vectors along `axis` (None: any will do)."""
-
-    def __init__(self, shape, axis):
-        self.shape, self.axis, self.ops = shape, axis, []
-
-    def takes(self, shape, axis):
-        return self.shape == shape and (axis is None or self.axis in (None, axis))
 
 
 class Lowering(Control):

@@ -6,7 +6,6 @@ all lanes have the same element. Values that are not in memory are computed from
 """
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from . import elementwise
-from .emit import LANES, Buffer, Untranslatable, constant, llvm_type, storage_bytes
+from .emit import Buffer, Untranslatable, constant, llvm_type, storage_bytes
 from .ttir import type_of
 
 
@@ -380,36 +379,3 @@ STRIDES = {
     "tt.bitcast": lambda a: a[1],
 } | dict.fromkeys([*(f"arith.{name}" for name in "divsi remsi divui remui andi ori xori minsi maxsi minui maxui shli shrsi shrui".split()),
                    "tt.int_to_ptr", "tt.ptr_to_int"], equal)
-
-
-class Loops:
-    """The loops over a tensor: `with rows() as point` those over all dims but `axis` (else the last dim of more than one element), and in them
-    `with lane_loop(point) as point` the one along it, in steps of `lanes`."""
-
-    def __init__(self, em, shape, lanes=LANES, axis=None):
-        self.em, self.shape = em, shape
-        axes = [d for d, n in enumerate(shape) if n > 1]
-        self.axis = axis if axis is not None else axes[-1] if axes else None
-        self.length = shape[self.axis] if axes else 1
-        self.lanes = min(lanes, self.length)
-
-    @contextlib.contextmanager
-    def rows(self):
-        """A point whose lanes are a whole row."""
-        with contextlib.ExitStack() as stack:
-            indices = [stack.enter_context(self.em.loop("0", str(n))) if d != self.axis else "0" for d, n in enumerate(self.shape)]
-            yield Point(tuple(indices), self.axis if self.length > 1 else None, self.length)
-
-    @contextlib.contextmanager
-    def along(self, row, sure=None, end=None):
-        """Points of a row, or before `end`; `sure` has what is known of all of its accesses."""
-        with self.em.loop("0", end or str(self.length), self.lanes) as i:
-            indices = tuple(i if d == self.axis else index for d, index in enumerate(row.indices))
-            yield Point(indices, self.axis if self.lanes > 1 else None, self.lanes, dict(row.known), sure)
-
-    def __enter__(self):
-        self.stack = contextlib.ExitStack()
-        return self.stack.enter_context(self.along(self.stack.enter_context(self.rows())))
-
-    def __exit__(self, *error):
-        return self.stack.__exit__(*error)
