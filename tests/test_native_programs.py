@@ -119,6 +119,11 @@ def test_programs_that_end_early(way, sign):
     both(K.early_kernel, empty(2 * S), np.abs(numbers(S)) * np.float32(sign), way)
 
 
+@pytest.mark.parametrize("way", range(3))
+def test_views_for_later_blocks(way):
+    both(K.blocks_kernel, empty(2 * S, dtype="i4"), numbers(S, dtype="i4"), way)
+
+
 @pytest.mark.parametrize("way", range(4))
 def test_branches(way):
     both(K.branches_kernel, empty(3 * S), numbers(S), way)
