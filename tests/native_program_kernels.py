@@ -293,3 +293,38 @@ def moving_sums_kernel(out_ptr, turns):
     tl.store(out_ptr + i, total + moved)
     tl.store(out_ptr + SIDE + i, tl.cumsum(moved, 0))
     tl.store(out_ptr + 2 * SIDE + i, tl.flip(moved + 7, 0))
+
+
+@triton.jit
+def remainders_kernel(out_ptr, x_ptr, first, divisor):
+    """Quotients and remainders of ranges that begin below zero, as addresses."""
+    i = first + tl.arange(0, 128)
+    place = 128 + i % divisor
+    tl.store(out_ptr + tl.arange(0, 128), tl.load(x_ptr + place) + tl.load(x_ptr + 128 + i // divisor))
+    tl.store(out_ptr + 128 + tl.arange(0, 128), tl.load(x_ptr + place + i // divisor, mask=i % divisor < 7, other=-5))
+
+
+@triton.jit
+def waiting_kernel(out_ptr, flag_ptr):
+    """Every program but the first waits for the one before."""
+    i = tl.program_id(0)
+    while tl.load(flag_ptr, volatile=True) < i:
+        pass
+    x = tl.load(out_ptr + i, volatile=True)
+    tl.store(out_ptr + i + 1, x + 1)
+    tl.atomic_add(flag_ptr, 1)
+
+
+@triton.jit
+def blocks_kernel(out_ptr, x_ptr, way):
+    """What a block makes of a range is another view of it, and wanted by the blocks that follow."""
+    i = tl.arange(0, SIDE)
+    x = tl.load(x_ptr + i)
+    if way == 0:
+        return
+    line = tl.max(tl.reshape(i, (1, SIDE)), 0)
+    tl.store(out_ptr + i, line + tl.sum(tl.cumsum(x, 0)))
+    if way == 1:
+        return
+    y = tl.cumsum(tl.flip(x, 0), 0)
+    tl.store(out_ptr + SIDE + i, tl.flip(tl.cumsum(y, 0), 0) + line)

@@ -15,6 +15,7 @@ import interpreted
 import native_program_kernels as K
 
 import tritorch.cuda
+from tritorch.cuda.native import function
 
 S = 16
 
@@ -75,6 +76,13 @@ def test_pointers_that_change_places(turns):
     both(K.ping_pong_kernel, numbers(S), numbers(2, S)[1], empty(S), turns)
 
 
+def test_programs_that_wait_for_others(monkeypatch):
+    monkeypatch.setenv("TRITORCH_NATIVE_THREADS", "2")
+    monkeypatch.setattr(function, "SPLIT", 0.0)
+    out, flag = native(K.waiting_kernel, empty(1001, dtype="i4"), np.zeros(1, "i4"), grid=(1000,))
+    assert (out == np.arange(99, 1100)).all() and flag == 1000
+
+
 @pytest.mark.parametrize("n", [64, 37])
 def test_memory_between_barriers(n):
     both(K.scratch_kernel, empty(64), numbers(64), empty(64), n)
@@ -111,6 +119,11 @@ def test_programs_that_end_early(way, sign):
     both(K.early_kernel, empty(2 * S), np.abs(numbers(S)) * np.float32(sign), way)
 
 
+@pytest.mark.parametrize("way", range(3))
+def test_views_for_later_blocks(way):
+    both(K.blocks_kernel, empty(2 * S, dtype="i4"), numbers(S, dtype="i4"), way)
+
+
 @pytest.mark.parametrize("way", range(4))
 def test_branches(way):
     both(K.branches_kernel, empty(3 * S), numbers(S), way)
@@ -129,6 +142,11 @@ def test_shifts_and_quotients():
 @pytest.mark.parametrize("n", [1, 100, 511])
 def test_masks(n):
     both(K.masks_kernel, empty(2560, dtype="i4"), np.arange(2048, dtype="i4"), n)
+
+
+@pytest.mark.parametrize("first, divisor", [(-64, 16), (-64, 64), (-17, 5), (0, 16), (3, 100), (-128, -32)])
+def test_remainders_as_addresses(first, divisor):
+    both(K.remainders_kernel, empty(256, dtype="i4"), np.arange(512, dtype="i4"), first, divisor)
 
 
 @pytest.mark.parametrize("n", [64, 50])

@@ -239,7 +239,7 @@ def load(at, op, point):
     size, kept = storage_bytes(element), storage(element)
     if point.sure and op in point.sure:
         address, lanes = straight(at, op, point, size)
-        return from_memory(em, wide_load(em, address, llvm_type(kept, lanes), size), element, lanes), lanes
+        return from_memory(em, wide_load(em, op, address, llvm_type(kept, lanes), size), element, lanes), lanes
     wanted, place = mask_of(at, mask, point), Place(at, pointer, point, size)
     spare, spares = at.at(other, point) if other is not None else (em.number(0, element), 1)
     alone = place.same and wanted.uniform and spares == 1               # all lanes get the same
@@ -249,11 +249,11 @@ def load(at, op, point):
     if place.same and lanes > 1:
         conditions = ["false"]                                          # an address for several lanes: as if it were several
     if not conditions:
-        return from_memory(em, wide_load(em, place.first, kind, size), element, lanes), lanes
+        return from_memory(em, wide_load(em, op, place.first, kind, size), element, lanes), lanes
     yes, no, end = em.label(), em.label(), em.label()
     em.branch(both(em, conditions), yes, no)
     em.start(yes)
-    found, left = wide_load(em, place.first, kind, size), em.block
+    found, left = wide_load(em, op, place.first, kind, size), em.block
     em.jump(end)
     em.start(no)
     if place.same or place.conditions:
@@ -265,8 +265,10 @@ def load(at, op, point):
     return from_memory(em, em.set(f"phi {kind} [ {found}, %{left} ], [ {partial}, %{right} ]"), element, lanes), lanes
 
 
-def wide_load(em, address, kind, size):
-    return em.set(f"load {kind}, ptr {em.set(f'inttoptr i64 {address} to ptr')}, align {size}")
+def wide_load(em, op, address, kind, size):
+    """A loop may wait for what another thread stores: where the kernel says so, every turn loads."""
+    word = "load volatile" if "isVolatile = true" in op.text else "load"
+    return em.set(f"{word} {kind}, ptr {em.set(f'inttoptr i64 {address} to ptr')}, align {size}")
 
 
 def wide_store(em, address, kind, size, register):

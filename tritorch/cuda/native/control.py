@@ -54,17 +54,18 @@ class Control:
         before, self.made = self.made, []
         yield
         for value in self.made:
-            held = self.unheld(value)
-            if isinstance(held, Buffer):
-                self.em.release(held)
+            self.forget(value)
         self.made = before
 
-    def unheld(self, value):
-        """Forget what holds a value, and give it; one that loops move is what it was before that was put into memory."""
+    def forget(self, value):
+        """Give back the buffer of a value, unless another one is there too; what loops move is then again what it was before."""
         held = self.held.pop(value, None)
         if value in self.moved:
             self.held[value] = self.moved[value]
-        return held
+        if isinstance(held, Buffer):
+            owner = held.owner or held
+            if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
+                self.em.release(held)
 
     # control flow: what is carried is a phi, tensors are buffers
     def scf_for(self, op):

@@ -88,11 +88,7 @@ class Lowering(Control, Waiting):
         """Give back the buffers of values that nobody reads any more."""
         late, self.late = self.late, []
         for value in late:
-            held = self.unheld(value)
-            if isinstance(held, Buffer):
-                owner = held.owner or held
-                if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
-                    self.em.release(held)
+            self.forget(value)
 
     def op(self, op):
         name = op.name

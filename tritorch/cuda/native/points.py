@@ -299,13 +299,14 @@ class Evaluator:
         return first, stride, tuple(conditions)
 
     def wrapped(self, op, parts, conditions, point):
-        """Quotients and remainders of numbers that follow each other, where none of them but the first may be a multiple of the divisor."""
+        """Quotients and remainders of numbers that follow each other, none below 0, where none but the first may be a multiple of the
+        divisor. Below 0 all remainders but that of a multiple are negative."""
         em, element = self.em, op.results[0].type.element
         (first, _, _), (divisor, _, _) = parts
         quotient, remainder = (elementwise.division(em, op, [first, divisor], 1, name) for name in ("divsi", "remsi"))
         last = em.value("add", element, 1, remainder, str(point.lanes - 1))
         conditions.append(em.value("icmp slt", element, 1, last, divisor))
-        conditions.append(em.value("icmp sge", element, 1, remainder, "0"))
+        conditions.append(em.value("icmp sge", element, 1, first, "0"))
         return (quotient, 0, tuple(conditions)) if op.name == "arith.divsi" else (remainder, 1, tuple(conditions))
 
     def divided(self, op, run, registers, lanes):
