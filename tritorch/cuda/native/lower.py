@@ -1,10 +1,9 @@
 """TTIR to LLVM IR: what runs a kernel's programs one after the other.
 
-A program works on tensors; here each is a loop over its elements. Operators that are elementwise wait (`pending`) until somebody needs what they
-make, and then become one loop, in which values that nobody else wants stay in registers (points.py). What is cheap to compute from scalars
-and ranges, as offsets and masks are, is never stored. Reductions, products and the like (reductions.py, shapes.py, products.py) read
-and write buffers: memory of the thread, whose parts are used again when nobody reads them any more. Loads wait, too; a store
-that may touch what they read does not overtake them.
+A program works on tensors; here each is a loop over its elements. Operators that are elementwise wait until somebody needs what they make
+(waiting.py), and then become one loop, in which values that nobody else wants stay in registers (points.py). What is cheap to compute from
+scalars and ranges, as offsets and masks are, is never stored. Reductions, products and the like (reductions.py, shapes.py, products.py)
+read and write buffers: memory of the thread, whose parts are used again when nobody reads them any more.
 """
 from __future__ import annotations
 
