@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import accesses, elementwise, products, reductions, shapes, ttir
-from .control import ENDS, MOVES, Control
+from .control import ENDS, MOVES, Control, blocks_of
 from .emit import PROGRAMS, Buffer, Emitter, Untranslatable, llvm_type
 from .loops import Group, Loops
 from .points import VIEWS, Evaluator, Point, dense, flat
@@ -55,7 +55,7 @@ class Lowering(Control):
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
         self.messages, self.made, self.moved = [], [], {}       # values that got a buffer in this region alone; those that loops move
-        self.loops = any(op.name in ("scf.for", "scf.while") for block in function.blocks for op in block.ops)
+        self.blocks = blocks_of(function.blocks)        # operator -> the block that it is in
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""
@@ -144,13 +144,24 @@ class Lowering(Control):
             elementwise.refuse(op)
 
     def dear(self, op):
-        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). In a
-        kernel with loops, whose turns would all divide, they are dear nevertheless."""
-        if op.name in DEAR and self.loops:
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). Where the
+        turns of a loop inside would all divide they are dear nevertheless."""
+        if op.name in DEAR and self.used_inside(op):
             return True
         axis = len(op.results[0].type.shape) - 1
         return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
                                         and self.at.along(op.operands[1], axis) == 0)
+
+    def used_inside(self, op):
+        """Whether a block inside of this one computes with what is made of an operator's result; what a loop begins with does not count."""
+        waiting, seen = [op], {op}
+        while waiting:
+            for user in (user for result in waiting.pop().results for user in result.users if user not in seen):
+                if self.blocks[user] is not self.blocks[op]:
+                    return True
+                seen.add(user)
+                waiting += [] if user.regions else [user]
+        return False
 
     def wait(self, op, shape, axis=None, after=-1):
         """Join the first loop that has what the operator needs, none before the number `after`."""
