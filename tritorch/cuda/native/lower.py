@@ -144,8 +144,8 @@ class Lowering(Control):
             elementwise.refuse(op)
 
     def dear(self, op):
-        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). Where the
-        turns of a loop inside would all divide they are dear nevertheless."""
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). Where
+        the turns of a loop inside would all divide they are dear nevertheless."""
         if op.name in DEAR and self.used_inside(op):
             return True
         axis = len(op.results[0].type.shape) - 1
