@@ -79,7 +79,8 @@ def table(sides):
     yield rows.row(f"train_gpt: step, median (budget {FASTEST_WANTED} × torch)", "ms", ms[0], ms[1], "torch", limit=limit)
     if native:
         yield rows.row("train_gpt: step on the native device, median", "ms", median(native), ms[1], "torch")
-        yield rows.row(f"train_gpt: held-out loss on the native device after {native.held_out[-1][0]} steps", "nats", native.held_out[-1][1],
+        step, loss = native.held_out[-1]
+        yield rows.row(f"train_gpt: held-out loss on the native device after {step} steps", "nats", loss,
                        opponent.held_out[-1][1] if opponent else None, "torch")
     tokens = ours.program.BATCH * ours.program.CONTEXT
     rates = [tokens / (m / 1e3) if m else None for m in ms]

@@ -291,8 +291,8 @@ def mathematical(em, name, element, lanes, registers, op):
     return em.call(function, kind, *((kind, r) for r in registers))
 
 
-MATHEMATICS = ("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sqrt rsqrt erf floor ceil absf fma powf round roundeven trunc copysign "
-               "atan atan2").split()
+MATHEMATICS = ("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sqrt rsqrt erf floor ceil absf fma powf round roundeven trunc "
+               "copysign atan atan2").split()
 
 
 @rule(*(f"math.{name}" for name in MATHEMATICS), "tt.precise_sqrt")
