@@ -56,6 +56,25 @@ def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, HEADS: tl.constexpr, STEPS: t
 
 
 @triton.jit
+def walked_bounds_kernel(bounds_ptr, sorted_ptr, n, rows, PIECE: tl.constexpr):
+    """The same of all rows, from place to place: for a program that is one thread, as those of the host are. Each has PIECE places, and
+    writes the bounds between the one before them and its last; the last program those behind, too."""
+    first = tl.program_id(0).to(tl.int64) * PIECE
+    end = tl.minimum(first + PIECE, n)
+    before = tl.load(sorted_ptr + first - 1, mask=first > 0, other=0).to(tl.int64)
+    written = tl.where(first > 0, tl.where(before < 0, rows, before) + 1, 0)
+    for i in range(first, end):
+        place = tl.load(sorted_ptr + i).to(tl.int64)
+        place = tl.where(place < 0, rows, place)
+        for row in range(written, place + 1):
+            tl.store(bounds_ptr + row, i.to(bounds_ptr.dtype.element_ty))
+        written = place + 1
+    if end == n:
+        for row in range(written, rows + 1):
+            tl.store(bounds_ptr + row, n)
+
+
+@triton.jit
 def source(src_ptr, weight_ptr, owner_ptr, i, r, there, inside, stride_n, stride_r, TAPS: tl.constexpr, wide: tl.constexpr):
     """Rows i of the source that are there, or rows i // TAPS of it, or those that the owners name; with weights, times weights i."""
     row = i // TAPS if owner_ptr is None else tl.load(owner_ptr + i, mask=there, other=0).to(tl.int64)

@@ -4,7 +4,7 @@ import math
 import numpy as np
 
 from tritorch.cuda import tuner
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.launch import compiled_for_host, kernels, launch, tile
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.ordering import sort_rows
@@ -20,6 +20,7 @@ TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps, **more} for 
 """Without REGISTERS ptxas takes so few that it adds up one word of a row before it loads the next. Fewer warps compute fewer addresses for
 a row, and more rows are under way."""
 SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "AHEAD": 2, "num_warps": 4}]
+WALKED = 4096                                                   # places of a program of the host
 
 
 def identity(kind, dtype):
@@ -52,7 +53,10 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
     few = base is out and skip < 0 and 4 * n < rows              # then segments are looked for among the places, not for all rows
     rows = n if few else rows
     bounds, block = empty((rows + 1,), wide, out.device), tile(256, 16384)
-    launch(K.bounds_kernel, (cdiv(rows + 1, block),), bounds, ordered, n, rows, HEADS=few, STEPS=n.bit_length(), BLOCK=block)
+    if compiled_for_host() and n and not few:
+        launch(K.walked_bounds_kernel, (cdiv(n, WALKED),), bounds, ordered, n, rows, PIECE=WALKED)
+    else:
+        launch(K.bounds_kernel, (cdiv(rows + 1, block),), bounds, ordered, n, rows, HEADS=few, STEPS=n.bit_length(), BLOCK=block)
     long = tile(256, 16)
     common = {"JOIN": getattr(K, JOINS[kind]), "IDENTITY": identity(kind, accumulator), "LONG": long, "TAPS": taps}
     pieces = None

@@ -310,6 +310,17 @@ class Moving:
         return found and (self.em.value("add", self.element, 1, found[0], self.offset), *found[1:])
 
 
+def blocks_of(blocks):
+    """operator -> its block, of all operators in blocks and in the regions of their operators."""
+    found = {}
+    for block in blocks:
+        for op in block.ops:
+            found[op] = block
+            for region in op.regions:
+                found |= blocks_of(region)
+    return found
+
+
 def last_uses(block):
     """op -> values made in this block that nobody needs after it. Uses inside of an operator's regions are uses by it."""
     owner = {}

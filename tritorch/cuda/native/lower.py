@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import elementwise, products, reductions, shapes, ttir
-from .control import ENDS, Control
+from .control import ENDS, Control, blocks_of
 from .emit import PROGRAMS, Buffer, Emitter, Untranslatable, llvm_type
 from .loops import Loops
 from .points import Evaluator, dense
@@ -52,7 +52,7 @@ class Lowering(Control, Waiting):
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
         self.messages, self.made, self.moved = [], [], {}       # values that got a buffer in this region alone; those that loops move
-        self.loops = any(op.name in ("scf.for", "scf.while") for block in function.blocks for op in block.ops)
+        self.blocks = blocks_of(function.blocks)        # operator -> the block that it is in
 
     def run(self):
         """A function for one program, called for each: LLVM looks at a loop anew whenever one inside it changes, and there are many."""

@@ -39,13 +39,24 @@ class Waiting:
             elementwise.refuse(op)
 
     def dear(self, op):
-        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). In a
-        kernel with loops, whose turns would all divide, they are dear nevertheless."""
-        if op.name in DEAR and self.loops:
+        """Divisions, unless they are of numbers that follow each other: then the first lane's tells the others (Evaluator.wrapped). Where
+        the turns of a loop inside would all divide they are dear nevertheless."""
+        if op.name in DEAR and self.used_inside(op):
             return True
         axis = len(op.results[0].type.shape) - 1
         return op.name in DEAR and not (op.name.endswith("si") and self.at.along(op.operands[0], axis) in (0, 1)
                                         and self.at.along(op.operands[1], axis) == 0)
+
+    def used_inside(self, op):
+        """Whether a block inside of this one computes with what is made of an operator's result; what a loop begins with does not count."""
+        waiting, seen = [op], {op}
+        while waiting:
+            for user in (user for result in waiting.pop().results for user in result.users if user not in seen):
+                if self.blocks[user] is not self.blocks[op]:
+                    return True
+                seen.add(user)
+                waiting += [] if user.regions else [user]
+        return False
 
     def wait(self, op, shape, axis=None, after=-1):
         """Join the first loop that has what the operator needs, none before the number `after`."""
