@@ -173,5 +173,5 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
 
     ways = tiles(M, N, inner, across, size, len(monoid.states), tile(1, 0) and sm_count(), vector_of(geometry, size), grouped)
     if compiled_for_host() and across and N <= HOST_COLUMNS:
-        ways = ({"BLOCK_M": min(next_power_of_2(M), HOST_ROWS), "BLOCK_N": 1, "pieces": 1, "num_warps": 4},)
+        ways = ({"BLOCK_M": min(next_power_of_2(M), HOST_ROWS), "BLOCK_N": 8, "pieces": 1, "num_warps": 4},)
     run(ways[0] if len(ways) == 1 else tuner.choose("reduce", (monoid.combine, size, across, M, N, inner), ways, K.reduce_kernel, run))
