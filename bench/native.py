@@ -63,7 +63,7 @@ def main(args):
         sides = {side: contestant(library, function, arrays, device, gradient) for side, (library, device) in where.items()}
         sides["native"]()
         tritorch.cuda.synchronize()                              # its kernels are compiled
-        times = race(sides, rounds=3 if args.quick else 11, pause=PAUSE)
+        times = race(sides, rounds=3 if args.quick else 5, pause=PAUSE)
         name = f"{name}, with gradient" if gradient else name
         found.append(rows.row(f"native: {name}", "µs", *(1e6 * times[s] if s in times else None for s in ("native", "torch")), "torch"))
         found.append(rows.row(f"native: {name}, beside our CPU", "µs", 1e6 * times["native"], 1e6 * times["cpu"], "tritorch cpu"))
