@@ -1,6 +1,7 @@
 """Your Triton kernels, without torch: `kernel[grid](...)` takes tritorch's tensors, so a file of kernels runs when its import changes.
 
     TRITORCH_CUDA=simulated python tutorials/existing_kernels.py   # every load and store checked, no GPU needed
+    TRITORCH_CUDA=native python tutorials/existing_kernels.py      # compiled for the processors of this machine, no GPU needed
     python tutorials/existing_kernels.py                           # on a GPU: autotuned, and the step replayed as a CUDA graph
 
 Root mean square normalization, y = w · x / √(mean(x²) + ε), as such files have it: two kernels, an autograd.Function, a model.

@@ -2,6 +2,7 @@
 
     python tutorials/train_gpt.py                      # 800 steps: a few minutes on two CPU cores, no GPU needed
     python tutorials/train_gpt.py --resume             # after Ctrl-C: goes on as if nothing had happened, to the last bit
+    TRITORCH_CUDA=native python tutorials/train_gpt.py                                   # in Triton kernels compiled for the CPU, faster
     TRITORCH_CUDA=simulated python tutorials/train_gpt.py --device cuda --steps 2        # every Triton kernel, on a simulated GPU
 
 Change the import below to `import torch` and the same file runs on PyTorch. Read it from top to bottom: the text, the model, the
