@@ -58,7 +58,12 @@ def test_the_interpreter_runs_what_cannot_be_compiled(native, folder, monkeypatc
 
 
 # ------------------------------------------------------------------ the cache on disk
-PROGRAM = """
+WORK = """
+x = torch.arange(1000, device="cuda").float()
+found = (x * 2 + 1).softmax(0).argmax().item()
+(x.reshape(20, 50) @ x.reshape(50, 20)).sum(0).sort()
+"""
+PROGRAM = f"""
 import sys
 import tritorch as torch
 from tritorch.cuda.native import compiler, llvm
@@ -67,8 +72,8 @@ if sys.argv[1:]:
         raise AssertionError("this process compiles")
     llvm.assemble = compiler.compile_here = refuse
 torch.cuda.simulate(native=True)
-x = torch.arange(1000, device="cuda").float()
-print((x * 2 + 1).softmax(0).argmax().item())
+{WORK}
+print(found)
 """
 
 
@@ -82,7 +87,7 @@ def test_a_second_process_compiles_nothing(folder):
 
 def test_kernels_are_compiled_ahead_of_time(folder, tmp_path, monkeypatch):
     program = tmp_path / "program.py"
-    program.write_text("import tritorch as torch\nx = torch.arange(1000, device='cuda').float()\n(x * 2 + 1).softmax(0).argmax().item()\n")
+    program.write_text(f"import tritorch as torch{WORK}")
     monkeypatch.setenv("TRITORCH_CUDA", "native")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(torch.__file__).parents[1]), *sys.path])}
     warmed = subprocess.run([sys.executable, "-m", "tritorch", "warmup", "--workers", "1", str(program)], capture_output=True, text=True,

@@ -350,8 +350,8 @@ def tile(hardware: int, simulated: int) -> int:
 
 
 def compiled_for_host() -> bool:
-    """Whether kernels are compiled for the host's processor, which wants tiles that fit in its first cache."""
-    return driver.current().name == "native"
+    """Whether kernels are compiled for the host's processor, now or by `warmup`; it wants tiles that fit in its first cache."""
+    return driver.on_host() and driver.current().name != "simulated"
 
 
 def sm_count() -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.device import current_device
-from tritorch.cuda.launch import kernels, tile
+from tritorch.cuda.launch import compiled_for_host, kernels, tile
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.gemm_pairs import joined, paired
 from tritorch.ops.gemm_run import RUN
@@ -124,7 +124,7 @@ def hardware():
 @lru_cache
 def _facts(index):
     facts = driver.current().device_properties(index)
-    return facts.multi_processor_count, facts.shared_memory_per_block_optin, 0 if driver.current().name == "native" else facts.major
+    return facts.multi_processor_count, facts.shared_memory_per_block_optin, 0 if compiled_for_host() else facts.major
 
 
 driver.watchers.append(_facts.cache_clear)
