@@ -73,7 +73,7 @@ def device(tmp_path, monkeypatch):
     with driver.using(Told()) as device:
         yield device
     assert not driver.waiting and not ahead._calls and set(vars(device)) <= {
-        "properties", "used", "sizes", "host", "capturing", "handles", "address", "told", "index"}
+        "properties", "used", "sizes", "host", "on_host", "capturing", "handles", "address", "told", "index"}
 
 
 def program():

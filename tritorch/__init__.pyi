@@ -2118,7 +2118,7 @@ def set_num_interop_threads(n) -> Any:
     """Note a number of threads for `get_num_interop_threads`: operators run one after the other here. Once only, as in PyTorch."""
     ...
 def set_num_threads(n) -> Any:
-    """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it."""
+    """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it. The kernels of the native"""
     ...
 def set_printoptions(precision=..., threshold=..., edgeitems=..., linewidth=..., profile=..., sci_mode=...) -> Any:
     """Set how tensors are printed: digits, the size from which only edges are shown, how many of them, the line width."""
