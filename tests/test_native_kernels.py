@@ -15,6 +15,8 @@ if sys.platform != "linux" or platform.machine() != "x86_64" or importlib.util.f
 import triton
 import triton.language as tl
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture
 def native():

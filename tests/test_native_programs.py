@@ -19,6 +19,8 @@ from tritorch.cuda.native import function
 
 S = 16
 
+pytestmark = pytest.mark.smoke
+
 
 def native(kernel, *args, grid=(1,), **constexprs):
     """Run a kernel on the native device, which compiles it; gives the arrays as they are then."""

@@ -17,7 +17,7 @@ from .points import Evaluator, dense
 from .waiting import FREE, Waiting
 
 STRUCTURAL = reductions.RULES | shapes.RULES | products.RULES
-ORDER = ("gpu.barrier", "ttg.local_barrier", "tt.debug_barrier", "nvvm.barrier0", "rocdl.barrier")
+ORDER = ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.debug_barrier", "nvvm.barrier0", "rocdl.barrier")
 
 
 @dataclass(frozen=True)
