@@ -164,6 +164,15 @@ def cuda(request):
             yield torch.device("cuda:0")
 
 
+@pytest.fixture
+def native():
+    """The native device, whatever TRITORCH_CUDA says."""
+    import tritorch as torch
+
+    with torch.cuda.simulate(native=True) as device:
+        yield device
+
+
 launched = {}
 
 

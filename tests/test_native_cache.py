@@ -23,12 +23,6 @@ from tritorch.cuda.native import compiler, lower
 
 
 @pytest.fixture
-def native():
-    with torch.cuda.simulate(native=True) as device:
-        yield device
-
-
-@pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A cache of its own."""
     monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))

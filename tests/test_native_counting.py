@@ -12,12 +12,6 @@ if sys.platform != "linux" or platform.machine() != "x86_64" or importlib.util.f
     pytest.skip("the native device takes Linux on x86-64, and triton", allow_module_level=True)
 
 
-@pytest.fixture
-def native():
-    with torch.cuda.simulate(native=True) as device:
-        yield device
-
-
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("shape", [(3, 33), (2, 257), (5, 4096), (1, 4097), (2, 9001)])
 def test_rows_are_sorted_stably(native, shape, descending):

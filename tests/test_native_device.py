@@ -23,12 +23,6 @@ from tritorch.cuda.native import function, llvm, threads
 from tritorch.cuda.native.driver import NativeDriver
 
 
-@pytest.fixture
-def native():
-    with torch.cuda.simulate(native=True) as device:
-        yield device
-
-
 def on_device(array):
     return torch.from_numpy(np.array(array)).cuda()
 

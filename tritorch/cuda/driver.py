@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -237,6 +237,15 @@ def count() -> int:
 def on_host() -> bool:
     """Whether the driver runs kernels on the host: not what is written for the parts of a GPU, in Gluon or its assembly."""
     return getattr(current(), "on_host", False)
+
+
+def leaves(kinds: Iterable) -> Iterator[str]:
+    """The types, of those in a kernel's signature, of which a launch passes values; those of tuples one by one."""
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            yield from leaves(kind)
+        elif kind != "constexpr":
+            yield kind
 
 
 def chosen() -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from tritorch.cuda.allocator import allocate
-from tritorch.cuda.driver import DeviceProperties, DriverError, waiting
+from tritorch.cuda.driver import DeviceProperties, DriverError, leaves, waiting
 from tritorch.cuda.nvidia_call import call, failure
 from tritorch.cuda.nvidia_tensor_map import tensor_map
 from tritorch.cuda.stream import captures, is_capturing
@@ -52,7 +52,7 @@ class Layout:
 
     def __init__(self, signature: dict, descriptors: Sequence[dict], sizes: Sequence[int], blackwell: bool = False):
         self.blackwell = blackwell
-        kinds = list(_leaves(signature.values()))
+        kinds = list(leaves(signature.values()))
         tiles = sum(kind.startswith("tensordesc") for kind in kinds)
         for flags in (1, 2) if tiles and not descriptors else (1,):    # of a descriptor before sm_90: 1 in Triton 3.6, 2 in 3.9
             self._place(kinds, descriptors, flags)
@@ -111,14 +111,6 @@ class Layout:
             math.copysign(math.inf, value) if code in _LIMITS and abs(value) >= _LIMITS[code] else value
             for code, value in zip(self.formats, values)
         ]
-
-
-def _leaves(kinds):
-    for kind in kinds:
-        if isinstance(kind, tuple):
-            yield from _leaves(kind)
-        elif kind != "constexpr":
-            yield kind
 
 
 def _mapped(meta: dict, blackwell: bool) -> Callable:

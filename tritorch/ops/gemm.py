@@ -10,6 +10,7 @@ from tritorch.cuda import driver, tuner
 from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import compiled_for_host, kernels, tile
 from tritorch.ops import gemm_choice as choice
+from tritorch.ops import gemm_host
 from tritorch.ops.gemm_pairs import joined, paired
 from tritorch.ops.gemm_run import RUN
 from tritorch.ops.monoids import Monoid, reduce_rows
@@ -195,7 +196,10 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
                 groups.append((choice.whole(N, M, k, batch, machine, swapped=True), 3))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
-    found = choice.plain(kind, M, N, k, batch, itemsize, machine)
+    if machine and machine[2] == 0:
+        found = gemm_host.plain(M, N, k, batch, itemsize, machine[0])
+    else:
+        found = choice.plain(kind, M, N, k, batch, itemsize, machine)
     groups.append((choice.later(found, 0 if boxes is None else choice.ADDRESSES, 0), 6 if kind != "ieee" else 3))
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))

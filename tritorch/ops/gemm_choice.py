@@ -110,7 +110,6 @@ SWAPPED, LINES = 64, 16             # rows of a result, up to which those of its
 ADDRESSES = 150                     # cycles that a tile takes longer to begin whose addresses threads work out, not TMA
 BEGIN_WHOLE, CUT = 1200, 38         # cycles until a small product multiplies; in which a thread cuts a number into parts
 BEHIND = 0.18                       # cycles for each element of a tile, with an activation or slope, unless another consumer multiplies
-ON_HOST = 128, 64                   # rows and columns of a tile of the host's, elements of K: with the sums 128 KiB of the second cache
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
@@ -140,11 +139,6 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         block_k = min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), side)
         splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
-    if machine[2] == 0:
-        side, depth = ON_HOST
-        side = side if tiles_of(M, N, batch, side, side) >= 2 * machine[0] else side // 2
-        block_m, block_n = [min(max(next_power_of_2(n), 16), side) for n in (M, N)]
-        return [(0, _plain(block_m, block_n, min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), depth), 4, 1, 1))]
     found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
         tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1       # one warp waits for each of its blocks of K, or others are there

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tritorch.cuda.driver import DriverError, waiting
+from tritorch.cuda.driver import DriverError, leaves, waiting
 
 from . import elf
 from .threads import pool
@@ -28,7 +28,7 @@ class Layout:
     into what is packed, None where they are the same."""
 
     def __init__(self, name: str, signature: dict, slots: int):
-        kinds = list(_leaves(signature.values()))
+        kinds = list(leaves(signature.values()))
         for flags in (1, 2):                                             # of a descriptor: 1 in Triton 3.6, 2 in 3.9
             self.formats, steps = [], []
             for kind in kinds:
@@ -51,14 +51,6 @@ class Layout:
         """Floats too large for their type become infinite, as in C; `pack` refuses them."""
         return [math.copysign(math.inf, value) if code in _LIMITS and abs(value) >= _LIMITS[code] else value
                 for code, value in zip(self.formats, values)]
-
-
-def _leaves(kinds):
-    for kind in kinds:
-        if isinstance(kind, tuple):
-            yield from _leaves(kind)
-        elif kind != "constexpr":
-            yield kind
 
 
 def _expanded(steps, values):

@@ -22,7 +22,10 @@ ORDER = ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.debug_barrier", 
 
 @dataclass(frozen=True)
 class Lowered:
-    """`llvm` defines @kernel(arguments, scratch, first, last); see `entry`."""
+    """`llvm` defines @kernel(arguments, scratch, first, last), which runs the grid's programs from `first` to before `last`, x fastest.
+
+    `arguments` has the element types of its slots of 8 bytes, behind which are the grid and the address of a cell for the number of a
+    message that failed; `scratch` is in bytes, for each thread."""
 
     llvm: str
     scratch: int

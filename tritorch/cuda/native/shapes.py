@@ -5,6 +5,7 @@ Elements are moved as integers of their width.
 from __future__ import annotations
 
 from .emit import LANES, Buffer, llvm_type, storage_bytes
+from .points import strides_of
 from .ttir import Type
 
 TILE = {1: (16, 16), 2: (8, 8), 4: (8, 8), 8: (8, 4)}      # columns and rows that are transposed in registers, by the bytes of an element
@@ -96,15 +97,6 @@ def permuted(em, source, kind, order):
     else:
         move_tiles(em, old, new, shape, order)
     return result
-
-
-def strides_of(shape):
-    """How far apart neighbours along each axis are, of an array row by row."""
-    strides, size = [], 1
-    for n in reversed(shape):
-        strides.insert(0, size)
-        size *= n
-    return strides
 
 
 def target_strides(shape, order):
