@@ -1,5 +1,6 @@
-"""Operators on the native device, whose kernels are compiled for this machine's processors, beside our CPU and PyTorch's, all with as many
-threads as there are processors. Inputs are the same; a case is a function of the library, forward or with its gradient."""
+"""Operators on the native device, whose kernels are compiled for this machine's processors, and on the CPU with such kernels (`cpu.native`)
+and without, beside PyTorch's, all with as many threads as there are processors. Inputs are the same; a case is a function of the library,
+forward or with its gradient."""
 import importlib
 import importlib.util
 import math
@@ -42,6 +43,16 @@ def cases():
     }
 
 
+SIDES = {"native": "on the native device", "cpu native": "on the CPU by kernels", "cpu": "on the CPU by numpy"}
+
+
+def by_kernels(call):
+    def inside():
+        with tritorch.cpu.native():
+            return call()
+    return inside
+
+
 def contestant(library, function, arrays, device, gradient):
     inputs = [library.from_numpy(a.copy()).to(device).requires_grad_(gradient) for a in arrays]
     seed = library.ones_like(function(library, *inputs)).mul_(0.5) if gradient else None
@@ -59,19 +70,23 @@ def main(args):
     found, generator = [], np.random.default_rng(0)
     for name, (shapes, function, gradient) in chosen.items():
         arrays = [generator.standard_normal(shape, dtype="float32") for shape in shapes]
-        where = {"native": (tritorch, "cuda"), "cpu": (tritorch, "cpu"), **({"torch": (torch, "cpu")} if torch else {})}
+        where = {"native": (tritorch, "cuda"), "cpu native": (tritorch, "cpu"), "cpu": (tritorch, "cpu"),
+                 **({"torch": (torch, "cpu")} if torch else {})}
         sides = {side: contestant(library, function, arrays, device, gradient) for side, (library, device) in where.items()}
-        sides["native"]()
-        tritorch.cuda.synchronize()                              # its kernels are compiled
+        sides["cpu native"] = by_kernels(sides["cpu native"])
+        for side in SIDES:
+            sides[side]()                                        # its kernels are compiled
+        tritorch.cuda.synchronize()
         times = race(sides, rounds=3 if args.quick else 5, pause=PAUSE)
         name = f"{name}, with gradient" if gradient else name
-        found.append(rows.row(f"native: {name}", "µs", *(1e6 * times[s] if s in times else None for s in ("native", "torch")), "torch"))
-        found.append(rows.row(f"native: {name}, beside our CPU", "µs", 1e6 * times["native"], 1e6 * times["cpu"], "tritorch cpu"))
+        for side, words in SIDES.items():
+            ours, theirs = (1e6 * times[s] if s in times else None for s in (side, "torch"))
+            found.append(rows.row(f"native: {name}, {words}", "µs", ours, theirs, "torch"))
         print(f"{name}: " + ", ".join(f"{side} {1e6 * t:.0f} µs" for side, t in times.items()), flush=True)
-    for opponent in ("torch", "tritorch cpu"):
-        ratios = [r.ratio for r in found if r.opponent_name == opponent and r.ratio]
+    for words in SIDES.values():
+        ratios = [r.ratio for r in found if r.name.endswith(words) and r.ratio]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            found.append(rows.row(f"native: geometric mean of {len(ratios)} operators beside {opponent}", "×", mean))
+            found.append(rows.row(f"native: PyTorch's time over ours, {words}, geometric mean of {len(ratios)} operators", "×", mean))
     versions = [f"torch {torch.__version__}"] if torch else []
     rows.record("native", found, "python -m bench native", *versions, keep=not (args.quick or args.only))

@@ -1,9 +1,11 @@
 """The main job beside PyTorch: the same file, the same weights and batches, in turns of ten steps; step time and loss curve. Ours runs on
-the CPU and, where it can, on the native device, whose kernels are compiled for the same processors."""
+the CPU and, where it can, on the CPU with compiled kernels and on the native device."""
+import contextlib
 import importlib.util
 import statistics
 import time
 
+import tritorch
 from bench import rows
 from bench.models import twin
 from bench.timing import PAUSE
@@ -14,10 +16,11 @@ FASTEST_WANTED = 2.5                                             # times PyTorch
 
 
 class Side:
-    """One library's run of the tutorial's model and recipe, on the CPU or the native device."""
+    """One library's run of the tutorial's model and recipe: on the CPU, there with `kernels` (`cpu.native`), or on the `native` device."""
 
-    def __init__(self, library, native=False):
-        self.name = "tritorch, native" if native else library
+    def __init__(self, library, kernels=False, native=False):
+        self.name = "tritorch, kernels" if kernels else "tritorch, native" if native else library
+        self.surroundings = tritorch.cpu.native if kernels else contextlib.nullcontext
         self.program = twin.load(TUTORIAL, library)
         torch = self.torch = self.program.torch
         self.device = "cuda" if native else "cpu"
@@ -39,11 +42,12 @@ class Side:
 
     def step(self, batch, number):
         tokens, targets = (self.torch.from_numpy(half.copy()).to(self.device) for half in batch)
-        start = time.perf_counter()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.program.learning_rate(number)
-        loss = self.train_step(tokens, targets).item()
-        self.seconds.append(time.perf_counter() - start)
+        with self.surroundings():
+            start = time.perf_counter()
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.program.learning_rate(number)
+            loss = self.train_step(tokens, targets).item()
+            self.seconds.append(time.perf_counter() - start)
         self.losses.append(loss)
 
     def evaluate(self):
@@ -73,15 +77,15 @@ def run(sides, steps):
 def table(sides):
     """Rows: step time, tokens a second, held-out losses along the curve, the largest distance between the two curves."""
     ours, opponent = sides[0], sides[-1] if sides[-1].name == "torch" else None
-    native = next((s for s in sides if s.device == "cuda"), None)
     ms = [median(ours), median(opponent)]
     limit = FASTEST_WANTED * ms[1] if opponent else None
     yield rows.row(f"train_gpt: step, median (budget {FASTEST_WANTED} × torch)", "ms", ms[0], ms[1], "torch", limit=limit)
-    if native:
-        yield rows.row("train_gpt: step on the native device, median", "ms", median(native), ms[1], "torch")
-        step, loss = native.held_out[-1]
-        yield rows.row(f"train_gpt: held-out loss on the native device after {step} steps", "nats", loss,
-                       opponent.held_out[-1][1] if opponent else None, "torch")
+    for side in sides[1:-1] if opponent else sides[1:]:
+        where = "on the native device" if side.device == "cuda" else "on the CPU by kernels"
+        yield rows.row(f"train_gpt: step {where}, median", "ms", median(side), ms[1], "torch")
+        step, loss = side.held_out[-1]
+        yield rows.row(f"train_gpt: held-out loss {where} after {step} steps", "nats", loss, opponent.held_out[-1][1] if opponent else None,
+                       "torch")
     tokens = ours.program.BATCH * ours.program.CONTEXT
     rates = [tokens / (m / 1e3) if m else None for m in ms]
     yield rows.row("train_gpt: training", "tokens/s", rates[0], rates[1], "torch")
@@ -101,7 +105,7 @@ def main(args):
     sides = [Side("tritorch")]
     try:
         sides[0].torch.cuda.simulate(native=True)
-        sides.append(Side("tritorch", native=True))
+        sides += Side("tritorch", kernels=True), Side("tritorch", native=True)
     except RuntimeError as error:
         print(f"left out: {error}")
     if importlib.util.find_spec("torch"):

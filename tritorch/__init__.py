@@ -8,6 +8,7 @@ tensor([[2., 2., 2.],
         [2., 2., 2.]])
 """
 import importlib
+import os as _os
 
 from tritorch import autograd, cuda, dispatch, surface
 from tritorch.autograd import (
@@ -145,3 +146,9 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), *surface.PACKAGES, *surface.LAZY})
+
+
+if _os.environ.get("TRITORCH_CPU", "numpy") != "numpy":
+    from tritorch.cpu.compiled import from_environment as _from_environment
+
+    _from_environment()

@@ -20,6 +20,7 @@ from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
 registry, NUMPY = {}, keywords.NUMPY                                     # every operator by name; numpy's names, which PyTorch takes
+watchers = []                                                            # functions that are given each operator when it is implemented
 
 
 class Interpreter:
@@ -185,6 +186,8 @@ def impl(door, kind, *, raw=False, passes=None):
         door.impls[kind] = run
         if kind == "cuda":
             door.repeat(*again)
+        for told in watchers:
+            told(door)
         return fn
 
     return verb

@@ -1,8 +1,9 @@
 """tritorch.cpu: what torch.cpu has, for programs written for any device."""
 from tritorch.cpu import amp
+from tritorch.cpu.compiled import native
 from tritorch.errors import check
 
-__all__ = ["amp", "current_device", "device_count", "is_available", "set_device", "synchronize"]
+__all__ = ["amp", "current_device", "device_count", "is_available", "native", "set_device", "synchronize"]
 
 
 def is_available():

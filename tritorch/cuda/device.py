@@ -106,7 +106,7 @@ def init() -> None:
 
 def is_initialized() -> bool:
     """True once a driver is in use."""
-    return driver.chosen()
+    return driver.chosen() and not driver.hidden()
 
 
 def get_device_properties(device=None):

@@ -226,7 +226,12 @@ def available() -> bool:
     """True when current() would return a driver that has a device."""
     if _chosen is None:
         _choose()
-    return _chosen is not None
+    return _chosen is not None and not hidden()
+
+
+def hidden() -> bool:
+    """Whether the driver in use is there for tensors of the CPU alone: then there is no CUDA device."""
+    return getattr(_chosen, "hidden", False)
 
 
 def count() -> int:

@@ -112,6 +112,7 @@ class NativeDriver(SimulatedDriver):
 
     name = "native"
     wants_annotations = False
+    hidden = False                  # see driver.hidden
 
     def __init__(self, devices: int = 1, total_memory: int | None = None):
         refuse_elsewhere()
