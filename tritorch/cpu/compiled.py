@@ -15,7 +15,12 @@ from tritorch.device import cpu, device
 from tritorch.storage import Storage
 from tritorch.tensor import Tensor, _new
 
-SMALL = 1 << 16                     # bytes of the largest tensor, below which numpy is quicker
+SMALL, PLAIN = 1 << 16, 1 << 20     # bytes of the largest tensor below which numpy is quicker: in most operators, in plain ones
+PLAIN_ONES = frozenset({            # which it does as quickly as memory goes
+    "assign", "fill", "copy_to", "add", "sub", "mul", "div_true", "neg", "abs", "sign", "sqrt", "square", "reciprocal", "relu",
+    "relu_backward", "maximum", "minimum", "clamp_numbers", "at_least", "at_most", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf",
+    "isfinite", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",
+    "concatenated", "index_select", "gather"})
 NUMPY = frozenset({                 # does these, of any size
     # by BLAS and LAPACK
     "matmul", "addmm", "linear", "linear_gradients", "precise_product", "scaled_product", "int_product", "feed_forward",
@@ -110,15 +115,15 @@ def _open(door):
     """Replace an operator's implementation for the CPU, if it has one for CUDA, by one that chooses."""
     arrays, kernels = door.impls.get("cpu"), door.impls.get("cuda")
     if arrays is not None and kernels is not None and door.__name__ not in NUMPY:
-        door.impls["cpu"] = _choosing(getattr(arrays, "arrays", arrays), kernels)
+        door.impls["cpu"] = _choosing(getattr(arrays, "arrays", arrays), kernels, PLAIN if door.__name__ in PLAIN_ONES else SMALL)
 
 
-def _choosing(arrays, kernels):
-    """The implementation that runs the kernels for what is large."""
+def _choosing(arrays, kernels, least):
+    """The implementation that runs the kernels for what has at least so many bytes."""
 
     def run(*values):
         found = _serving[0]
-        if found is None or _within.kernel or not _is_large(values) or driver.current() is not found or found.recording:
+        if found is None or _within.kernel or not _is_large(values, least) or driver.current() is not found or found.recording:
             return arrays(*values)
         shown = [_shown(v) for v in values]
         if faults.unread:
@@ -141,19 +146,19 @@ def _choosing(arrays, kernels):
     return run
 
 
-def _is_large(values):
-    """Whether one of the tensors is. False as well where one is not in the CPU's memory, or complex."""
+def _is_large(values, least):
+    """Whether one of the tensors has at least so many bytes. False as well where one is not in the CPU's memory, or complex."""
     large = False
     for v in values:
         if isinstance(v, Tensor):
             storage, dtype = v.storage, v.dtype
             if storage.device is not cpu or dtype.is_complex:
                 return False
-            large = large or storage.nbytes >= SMALL and prod(v.shape) * dtype.itemsize >= SMALL
+            large = large or storage.nbytes >= least and prod(v.shape) * dtype.itemsize >= least
         elif type(v) is tuple or type(v) is list:
             if any(isinstance(x, Tensor) and (x.storage.device is not cpu or x.dtype.is_complex) for x in v):
                 return False
-            large = large or sum([x.storage.nbytes for x in v if isinstance(x, Tensor)]) >= SMALL
+            large = large or sum([x.storage.nbytes for x in v if isinstance(x, Tensor)]) >= least
     return large
 
 
