@@ -33,7 +33,7 @@ def calls(monkeypatch):
     compiled._open_all.cache_clear()
     monkeypatch.setattr(compiled, "_choosing", noted)
     monkeypatch.setattr(compiled, "PLAIN", compiled.SMALL)
-    with torch.cpu.native():
+    with torch.cuda.simulate(native=True), torch.cpu.native():
         yield seen
     for name, impls in kept.items():
         torch.dispatch.registry[name].impls.update(impls)

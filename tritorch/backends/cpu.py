@@ -1,4 +1,4 @@
-"""The CPU: numpy."""
+"""The CPU: numpy, and compiled kernels where `tritorch.cpu.native` is on."""
 import platform
 
 

@@ -56,10 +56,10 @@ class native:
     Results are rounded as on a GPU: they may differ from numpy's in the last digits. A kernel is compiled when it is first needed, which
     takes a fraction of a second, and kept on disk. Products, convolutions, factorizations, complex numbers and small tensors stay with
     numpy. What `cuda.is_available()` says does not change. Raises RuntimeError elsewhere than on Linux on x86-64, and where a GPU is in
-    use, which TRITORCH_CUDA=none prevents.
+    use, which TRITORCH_CUDA=none prevents, or the native device in its place:
 
     >>> import tritorch as torch
-    >>> with torch.cpu.native():
+    >>> with torch.cuda.simulate(native=True), torch.cpu.native():
     ...     y = torch.nn.functional.gelu(torch.ones(256, 256))
     >>> round(y[0, 0].item(), 4)
     0.8413
