@@ -10,15 +10,8 @@ from functools import cache
 from pathlib import Path
 
 PUBLIC, PRIVATE = "triton_kernels", "tritorch_kernels"
-
-
-def folder_beside(place: Path) -> Path:
-    """Where our device code is beside the package in the folder `place`. An installation has another's package beside ours, maybe."""
-    installed = place.parent / PRIVATE
-    return installed if installed.exists() else place.parent / PUBLIC
-
-
-FOLDER = folder_beside(Path(__file__).resolve().parents[1])
+_HOME = Path(__file__).resolve().parents[2]
+FOLDER = _HOME / (PRIVATE if (_HOME / PRIVATE).exists() else PUBLIC)
 
 
 @cache
