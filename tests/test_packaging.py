@@ -1,6 +1,8 @@
 """What a wheel needs: every package found, data files named, versions that agree, requirements that keep to Linux what Linux has."""
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -77,7 +79,66 @@ def test_a_program_may_have_a_module_of_our_name(place, before, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_another_package_installed_over_ours_gets_a_sentence(tmp_path, monkeypatch):
+@pytest.fixture
+def installed(monkeypatch):
+    """What `setup` is told in setup.py: {package: its folder in the source tree}."""
+    setuptools, told = pytest.importorskip("setuptools"), {}
+    monkeypatch.setattr(setuptools, "setup", lambda **words: told.update(words))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    return {name: told["package_dir"].get(name, name.replace(".", "/")) for name in told["packages"]}
+
+
+def test_a_wheel_has_every_file(installed):
+    """Modules come with their packages, other files by the patterns of pyproject.toml."""
+    whole = {file.relative_to(ROOT) for tree in ("tritorch", "triton_kernels") for file in (ROOT / tree).rglob("*")
+             if file.is_file() and "__pycache__" not in file.parts}
+    data = [(installed[name], pattern) for name, patterns in PROJECT["tool"]["setuptools"]["package-data"].items() for pattern in patterns]
+    found = {file.relative_to(ROOT) for folder, pattern in [*((folder, "*.py") for folder in installed.values()), *data]
+             for file in (ROOT / folder).glob(pattern)}
+    assert found == whole
+
+
+def test_a_wheel_leaves_the_name_triton_kernels_to_others(installed):
+    """In site-packages it is the folder of OpenAI's package."""
+    assert {name.partition(".")[0] for name in installed} == {"tritorch", own_kernels.PRIVATE}
+    assert installed[own_kernels.PRIVATE] == own_kernels.PUBLIC
+
+
+INSTALLED = """
+import tritorch
+from tritorch.__main__ import main
+from tritorch.cuda import compiler
+tritorch.cuda.simulate()
+with compiler.recording() as record:
+    x = tritorch.ones(8, 2, device="cuda")
+    assert x.softmax(-1).sum().item() == 8
+print(*(f"{spec.kernel.__name__} {spec.key(90)}" for spec in record.values()))
+main(["where", "softmax"])
+import triton_kernels.reduce
+print(triton_kernels.reduce.__file__)
+"""
+
+
+def test_an_installation_is_beside_another_package_of_our_name(tmp_path):
+    """As a wheel leaves it: each has its own files, and kernels have the keys by which the source tree's are in the cache."""
+    for name, folder in {"tritorch": "tritorch", own_kernels.PRIVATE: own_kernels.PUBLIC}.items():
+        shutil.copytree(ROOT / folder, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / own_kernels.PUBLIC).mkdir()
+    for name in ("__init__", "reduce"):
+        (tmp_path / own_kernels.PUBLIC / f"{name}.py").write_text("MINE = 1\n")
+    done = [subprocess.run([sys.executable, "-c", INSTALLED], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=True,
+                           stdout=subprocess.PIPE, text=True).stdout.splitlines() for root in (tmp_path, ROOT)]
+    (ours, *where, others), (in_the_tree, *_) = done
+    assert ours == in_the_tree and "softmax_kernel" in ours and "reduce_kernel" in ours
+    assert Path(others) == tmp_path / own_kernels.PUBLIC / "reduce.py"
+    assert any(line.startswith(f"{own_kernels.PRIVATE}/softmax.py:") for line in where)
+    assert not any(line.startswith(own_kernels.PUBLIC) for line in where)
+
+
+def test_another_package_in_the_place_of_ours_gets_a_sentence(tmp_path, monkeypatch):
+    tmp_path = tmp_path / "triton_kernels"
+    tmp_path.mkdir()
     (tmp_path / "__init__.py").write_text("MINE = 1\n")
     monkeypatch.setattr(own_kernels, "FOLDER", tmp_path)
     with pytest.raises(ImportError, match="needs its own package triton_kernels, found another at"):

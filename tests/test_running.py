@@ -76,6 +76,18 @@ def test_ranks(program):
     assert done.returncode != 0 and ("rank 0" in done.stderr or "rank 1" in done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("by_finder", [False, True])
+def test_processes_find_us_as_the_first_one_did(by_finder, tmp_path):
+    """A path is for what was found by it: it shows all that lies there, where pip install -e shows no more than two packages."""
+    (tmp_path / "program.py").write_text("import os\nprint(os.environ['PYTHONPATH'])\n")
+    home = str(Path(torch.__file__).parents[1])
+    code = "import os, sys; from tritorch import running; home = os.environ.pop('PYTHONPATH')"
+    code += "; sys.path.remove(home)" * by_finder + "; running.run('program.py')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": home}, capture_output=True,
+                          text=True)
+    assert done.stdout.strip().split(os.pathsep) == [running.FOLDER] + [home] * (not by_finder), done.stderr
+
+
 def test_a_program_that_is_missing():
     with pytest.raises(FileNotFoundError, match="run: expected a Python file, or -m and a module, got nowhere.py"):
         command.main(["run", "nowhere.py"])

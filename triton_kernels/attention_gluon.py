@@ -216,10 +216,10 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr, LEAN: gl.constexpr):
 
 
 @gluon.jit
-def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args, lists, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
-            RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
+def consume(TURN: gl.constexpr, out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args, lists, draws, bufs, bars, sizes, scale,
+            LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, REST: gl.constexpr,
-            HALVES: gl.constexpr, LEAN: gl.constexpr, TURN: gl.constexpr):
+            HALVES: gl.constexpr, LEAN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was.
     Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
@@ -291,6 +291,25 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, mask_args,
     tma.store_wait(pendings=0)
 
 
+@gluon.jit
+def consumer(TURN: gl.constexpr, rows):
+    consume(TURN, *rows)
+
+
+@gluon.jit
+def start(GROUPS: gl.constexpr, rows, loads):
+    """GROUPS groups and the loading warp; the numbers are of warps and of registers of each thread, but for the first group's. A function
+    because of its arguments: tuples of tensors and what is compiled in, of which one with a name would make tensors."""
+    if GROUPS == 2:
+        gl.warp_specialize([(consumer, (0, rows)), (consumer, (1, rows)), (produce, loads)], [4, 1], [240, 24])
+    elif GROUPS == 3:
+        gl.warp_specialize([(consumer, (0, rows)), (consumer, (1, rows)), (consumer, (2, rows)), (produce, loads)],
+                           [4, 4, 1], [160, 160, 24])
+    else:
+        gl.warp_specialize([(consumer, (0, rows)), (consumer, (1, rows)), (consumer, (2, rows)), (consumer, (3, rows)), (produce, loads)],
+                           [4, 4, 4, 1], [112, 112, 112, 24])
+
+
 @gluon.jit(do_not_specialize=["threshold", "seed", "offset"])
 def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, slopes_ptr, base_ptr, q_desc, k_desc, v_desc, stride_lse,
                            stride_mask, stride_lists, stride_slopes, BATCH, H, GROUP, L, S, left, right, scale, threshold, keep_scale,
@@ -301,7 +320,7 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
     """out and lse as of attention_kernel; a mask is that of all rows, or attention_blocks_kernel has made lists of it for blocks of
     2 · ROWS rows and BLOCK_N keys, and there are no bounds and no slopes; scale > 0, right ≥ 0, with LEFT L ≤ S. ROWS is 64, GROUPS 2 to 4,
     with lists 2, and with HALVES BLOCK_N is 2 · ROWS. LEAN: see `carried` and attention_slots_gluon.py. num_warps is 4.
-    Grid: PROGRAMS. (Long, because each warp group is named.)"""
+    Grid: PROGRAMS."""
     LINES: gl.constexpr = MASK if lists_ptr is None else 0               # of masks that all rows share
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
@@ -323,36 +342,8 @@ def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, lists_ptr, words_ptr, sl
         draws = draws_of(base_ptr, seed, offset, threshold, keep_scale)
     if WIDE:
         stride_mask = (stride_mask[0], stride_mask[1], gl.to_tensor(stride_mask[2]).to(gl.int64), gl.to_tensor(stride_mask[3]).to(gl.int64))
-    if GROUPS == 2:
-        gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 1)),
-            (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
-                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE, LEAN)),
-        ], [4, 1], [240, 24])
-    elif GROUPS == 3:
-        gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 1)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 2)),
-            (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
-                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE, LEAN)),
-        ], [4, 4, 1], [160, 160, 24])
-    else:
-        gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 1)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 2)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes,
-                       scale, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN, 3)),
-            (produce, (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS,
-                       GROUPS, ROWS, BLOCK_N, STAGES, QUEUE, LEAN)),
-        ], [4, 4, 4, 1], [112, 112, 112, 24])
+    start(GROUPS,
+          (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, (mask_ptr, stride_mask), lists, draws, bufs, bars, sizes, scale, LEFT,
+           RIGHT, LINES, PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, REST, HALVES, LEAN),
+          (q_desc, k_desc, v_desc, (mask_ptr, stride_mask), lists, bufs, bars, sizes, GROUP, LEFT, RIGHT, LINES, PROGRAMS, GROUPS, ROWS,
+           BLOCK_N, STAGES, QUEUE, LEAN))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tritorch import alias, running
+from tritorch.cuda.own_kernels import FOLDER
 
 
 def main(words=None):
@@ -130,8 +131,8 @@ def _kind_of(properties):
 
 def where(name):
     """Print the definitions of a public name, then its kernels: those named after it, or else the files of its card's family."""
-    root, name = Path(__file__).parent.parent, re.escape(name)
-    files = [path for tree in ("tritorch", "triton_kernels") for path in sorted((root / tree).rglob("*.py"))]
+    root, name = FOLDER.parent, re.escape(name)
+    files = [path for tree in (root / "tritorch", FOLDER) for path in sorted(tree.rglob("*.py"))]
     sources = {path: path.read_text(encoding="utf-8") for path in files if "simulated" not in path.parts}
 
     def places(tree, pattern):
@@ -143,10 +144,10 @@ def where(name):
     cards = places(root / "tritorch", rf"^(?:(?:def|class) {name}\b|(?:\w[\w, =]*[ ,])?{name}(?:, \w+)* = ).*")
     if not cards:
         print(f"where: expected a public name of tritorch, got {name!r}", file=sys.stderr)
-    if not places(root / "triton_kernels", rf"^def (?:{name}|{name}_\w*kernel)\("):
+    if not places(FOLDER, rf"^def (?:{name}|{name}_\w*kernel)\("):
         for family in sorted({family for path in cards if path.parent.name == "ops"
                               for family in [path.stem, *re.findall(r'kernels\("(\w+)"\)', sources[path])]}):
-            places(root / "triton_kernels" / f"{family}.py", r"^def \w+_kernel")
+            places(FOLDER / f"{family}.py", r"^def \w+_kernel")
     return int(not cards)
 
 

@@ -16,9 +16,12 @@ def run(program, arguments=(), module=False):
     check(module or Path(program).is_file() or Path(program, "__main__.py").is_file(), "run", "a Python file, or -m and a module", program,
           error=FileNotFoundError)
     as_torch()
+    # An installation that a finder finds (pip install -e) needs no path; one would bring all that is beside it, triton_kernels too
+    home = str(Path(__file__).parents[1])
+    found_by = [FOLDER, home] if home in map(os.path.abspath, sys.path) else [FOLDER]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*found_by, *filter(None, [os.environ.get("PYTHONPATH")])])
     # Python has put the folder in which it was called first; a program's own folder takes its place, as if Python had been given the file
     sys.path[:1] = [sys.path[0] if module else os.path.dirname(os.path.abspath(program)), FOLDER]
-    os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     sys.argv = [program, *arguments]
     if module:
         runpy.run_module(program, run_name="__main__", alter_sys=True)

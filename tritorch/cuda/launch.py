@@ -21,7 +21,7 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.launch_descriptor import TensorDescriptor, shared_layout
 from tritorch.cuda.measuring import keep
-from tritorch.cuda.own_kernels import FOLDER, PUBLIC, package
+from tritorch.cuda.own_kernels import FOLDER, package
 from tritorch.cuda.sources import load as load_module
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import current as current_trace
@@ -335,7 +335,7 @@ class kernels:
         except ModuleNotFoundError as error:
             if error.name != own:
                 raise
-            raise ImportError(f"tritorch needs its own package {PUBLIC}, found {FOLDER} without {self._family}; "
+            raise ImportError(f"tritorch needs its own package {FOLDER.name}, found {FOLDER} without {self._family}; "
                               "uninstall the other package of that name and install tritorch again") from error
         value = self.__dict__[name] = getattr(module, name)
         return value

@@ -1,5 +1,6 @@
-"""Where our device code is: the package triton_kernels beside this one, under that name or, where a program has a module of that name
-itself, as tritorch_kernels. Its files name each other relatively, so that both work. Importing this file does not import triton."""
+"""Where our device code is: beside this package, in the source tree as triton_kernels, in an installation as tritorch_kernels, since the
+world has another package of the first name (setup.py). In the source tree, too, it goes by the second name where a program has a module
+triton_kernels itself. Its files name each other relatively, so that both work. Importing this file does not import triton."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ from functools import cache
 from pathlib import Path
 
 PUBLIC, PRIVATE = "triton_kernels", "tritorch_kernels"
-FOLDER = Path(__file__).resolve().parents[2] / PUBLIC
+_HOME = Path(__file__).resolve().parents[2]
+FOLDER = _HOME / (PRIVATE if (_HOME / PRIVATE).exists() else PUBLIC)
 
 
 @cache
 def package() -> str:
-    """The name under which our package is imported, decided once. Raises ImportError where another package was installed over it."""
+    """The name under which our package is imported, decided once. Raises ImportError where another package is in its place."""
     init = FOLDER / "__init__.py"
     if not init.exists() or 'OWNER = "tritorch"' not in init.read_text(encoding="utf-8"):
-        raise ImportError(f"tritorch needs its own package {PUBLIC}, found another at {FOLDER}; "
+        raise ImportError(f"tritorch needs its own package {FOLDER.name}, found another at {FOLDER}; "
                           "uninstall that one and install tritorch again")
-    if _is_ours():
+    if FOLDER.name == PUBLIC and _is_ours():
         return PUBLIC
     if PRIVATE not in sys.modules:
         specification = importlib.util.spec_from_file_location(PRIVATE, init, submodule_search_locations=[str(FOLDER)])
