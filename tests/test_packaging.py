@@ -1,7 +1,6 @@
 """What a wheel needs: every package found, data files named, versions that agree, requirements that keep to Linux what Linux has."""
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,8 @@ except ModuleNotFoundError:                        # Python 3.10, where pytest b
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SETUP = PROJECT["tool"]["setuptools"]
+INSTALLED = {name: SETUP["package-dir"].get(name, name.replace(".", "/")) for name in SETUP["packages"]}
 
 
 def test_versions_agree():
@@ -79,33 +80,23 @@ def test_a_program_may_have_a_module_of_our_name(place, before, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """What `setup` is told in setup.py: {package: its folder in the source tree}."""
-    setuptools, told = pytest.importorskip("setuptools"), {}
-    monkeypatch.setattr(setuptools, "setup", lambda **words: told.update(words))
-    monkeypatch.chdir(ROOT)
-    runpy.run_path("setup.py")
-    return {name: told["package_dir"].get(name, name.replace(".", "/")) for name in told["packages"]}
-
-
-def test_a_wheel_has_every_file(installed):
+def test_a_wheel_has_every_file():
     """Modules come with their packages, other files by the patterns of pyproject.toml."""
     whole = {file.relative_to(ROOT) for tree in ("tritorch", "triton_kernels") for file in (ROOT / tree).rglob("*")
              if file.is_file() and "__pycache__" not in file.parts}
-    data = [(installed[name], pattern) for name, patterns in PROJECT["tool"]["setuptools"]["package-data"].items() for pattern in patterns]
-    found = {file.relative_to(ROOT) for folder, pattern in [*((folder, "*.py") for folder in installed.values()), *data]
+    data = [(INSTALLED[name], pattern) for name, patterns in SETUP["package-data"].items() for pattern in patterns]
+    found = {file.relative_to(ROOT) for folder, pattern in [*((folder, "*.py") for folder in INSTALLED.values()), *data]
              for file in (ROOT / folder).glob(pattern)}
     assert found == whole
 
 
-def test_a_wheel_leaves_the_name_triton_kernels_to_others(installed):
+def test_a_wheel_leaves_the_name_triton_kernels_to_others():
     """In site-packages it is the folder of OpenAI's package."""
-    assert {name.partition(".")[0] for name in installed} == {"tritorch", own_kernels.PRIVATE}
-    assert installed[own_kernels.PRIVATE] == own_kernels.PUBLIC
+    assert {name.partition(".")[0] for name in INSTALLED} == {"tritorch", own_kernels.PRIVATE}
+    assert INSTALLED[own_kernels.PRIVATE] == own_kernels.PUBLIC
 
 
-INSTALLED = """
+INSTALLATION = """
 import tritorch
 from tritorch.__main__ import main
 from tritorch.cuda import compiler
@@ -127,7 +118,7 @@ def test_an_installation_is_beside_another_package_of_our_name(tmp_path):
     (tmp_path / own_kernels.PUBLIC).mkdir()
     for name in ("__init__", "reduce"):
         (tmp_path / own_kernels.PUBLIC / f"{name}.py").write_text("MINE = 1\n")
-    done = [subprocess.run([sys.executable, "-c", INSTALLED], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=True,
+    done = [subprocess.run([sys.executable, "-c", INSTALLATION], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=True,
                            stdout=subprocess.PIPE, text=True).stdout.splitlines() for root in (tmp_path, ROOT)]
     (ours, *where, others), (in_the_tree, *_) = done
     assert ours == in_the_tree and "softmax_kernel" in ours and "reduce_kernel" in ours

@@ -1,6 +1,6 @@
 """Where our device code is: beside this package, in the source tree as triton_kernels, in an installation as tritorch_kernels, since the
-world has another package of the first name (setup.py). In the source tree, too, it goes by the second name where a program has a module
-triton_kernels itself. Its files name each other relatively, so that both work. Importing this file does not import triton."""
+world has another package of the first name (pyproject.toml). In the source tree, too, it goes by the second name where a program has a
+module triton_kernels itself. Its files name each other relatively, so that both work. Importing this file does not import triton."""
 
 from __future__ import annotations
 
