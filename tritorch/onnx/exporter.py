@@ -1,8 +1,8 @@
 """`export`: calls of a model, watched, as an ONNX model."""
-import math
 import os
 import warnings
 
+from tritorch.autograd import places
 from tritorch.autograd.modes import no_grad
 from tritorch.compiler.containers import flatten
 from tritorch.errors import sentence
@@ -13,14 +13,12 @@ from tritorch.onnx.errors import OnnxExporterError, OnnxExporterWarning, Unsuppo
 from tritorch.onnx.modes import OperatorExportTypes, TrainingMode, exporting
 from tritorch.onnx.package import onnx_package
 from tritorch.onnx.program import ONNXProgram
-from tritorch.onnx.shapes import Axes, input_names, named_leaves
 from tritorch.onnx.writer import written
 from tritorch.tensor import Tensor
-from tritorch.tracing.probes import probe, resized
-from tritorch.tracing.sizes import check_results, merged, outline
-from tritorch.tracing.tracer import NoRule, Tracer, Untraceable, copied
+from tritorch.tracing.axes import Axes, input_names, named_leaves
+from tritorch.tracing.calls import together
+from tritorch.tracing.tracer import NoRule, Tracer, Untraceable
 
-AFFORDABLE = 1 << 20                                                     # elements of inputs that are larger than the sample's
 DEFAULT_OPSET, FIRST_OPSET, LAST_OPSET = 20, 18, 26
 
 
@@ -105,7 +103,7 @@ class _mode:
 
 def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
     leaves = named_leaves(model, args, kwargs)
-    axes = Axes(leaves, input_names(leaves, names[0]))
+    axes = Axes(leaves, input_names(leaves, names[0]), "onnx.export")
     if shapes[0] is not None:
         axes.of_shapes(shapes[0])
     elif shapes[1] is not None:
@@ -128,65 +126,15 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
 
 def _merged(model, args, kwargs, axes, custom, opset, more):
     """(the traces of some calls, or of more, all of them as one)."""
+    def warn(why):
+        warnings.warn(OnnxExporterWarning(why), stacklevel=places.stacklevel())
+
     try:
-        try:
-            traces = _traces(model, args, kwargs, axes, custom, more)
-        except Untraceable:
-            if not axes.tied():
-                raise
-            traces = _traces(model, args, kwargs, axes, custom, more)
-        trace = merged([trace for trace, *_ in traces])
-        check_results([values for _, values, *_ in traces])
+        return together(axes, lambda inputs: _trace(model, args, kwargs, inputs, custom), warn, more)
     except NoRule as error:
         raise UnsupportedOperatorError(error.args[0], opset, None, error.args[1]) from error
     except Untraceable as error:
         raise OnnxExporterError(str(error).replace("export:", "onnx.export:", 1)) from error
-    return traces, trace
-
-
-def _traces(model, args, kwargs, axes, custom, more):
-    """[(tracer, values of the results, the result, inputs that were written, sizes)] of calls with other sizes of the dynamic axes."""
-    dynamic = list(axes.found.values())
-
-    def changes_of(chosen):
-        changes = {}
-        for axis, n in chosen.items():
-            for k, dim, factor in axis.places:
-                changes.setdefault(k, {})[dim] = n * factor
-        return changes
-
-    def affordable(chosen):
-        changes = changes_of(chosen)
-        return sum(math.prod(changes[k].get(d, n) for d, n in enumerate(axes.tensors[k].shape)) for k in changes) <= AFFORDABLE
-
-    def call(chosen):
-        changes = changes_of(chosen)
-        inputs = [resized(x, changes[k]) if k in changes else copied(x.detach()) for k, x in enumerate(axes.tensors)]
-        return (*_trace(model, args, kwargs, inputs, custom), dict(chosen))
-
-    found = _without_small(probe(dynamic, call, affordable, more))
-    for axis in dynamic:
-        axis.values = tuple([chosen[axis] for *_, chosen in found])
-    return found
-
-
-def _without_small(found):
-    """Without calls of sizes below the sample's in which other operators ran: pooling by a window that is everything is a mean."""
-    first, kept = found[0], found[:4]
-    for one in found[4:]:
-        smaller = [(axis, n) for axis, n in one[-1].items() if n < first[-1][axis]]
-        if smaller and _calls(one) != _calls(first):
-            axis, n = smaller[0]
-            why = sentence("onnx.export", f"the same operators for size {n} of the dynamic axis {axis.name!r}", "others",
-                           use=f"Dim(min=), or the model for sizes near {first[-1][axis]} and above alone")
-            warnings.warn(OnnxExporterWarning(why), stacklevel=6)
-        else:
-            kept.append(one)
-    return kept
-
-
-def _calls(traced):
-    return [(node.name, outline(node.args)) for node in traced[0].nodes]
 
 
 def _trace(model, args, kwargs, inputs, custom):

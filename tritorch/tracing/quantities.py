@@ -129,7 +129,20 @@ class Quantities:
                 continue
             if max(factors) - min(factors) <= 1e-12 * max(map(abs, factors)):
                 return self.curved(known, (curve, inverse), factors[0], dtype)
+        found = self.share(n.values, dtype)
+        if found is not None:
+            return found
         raise Baked(f"a number of {n}, which is not made of sizes")
+
+    def share(self, values, dtype):
+        """n / (n - 1), what makes a variance one of a sample, of a whole number n of sizes."""
+        counts = tuple([round(v / (v - 1)) if v > 1 else 0 for v in values])
+        if any(n < 2 or n / (n - 1) != v for n, v in zip(counts, values)):
+            return None
+        whole = self.size(Varying(counts))
+        name, less = [self.graph.cast(self.graph.squeezed(x, 0), types.float64) for x in (whole, self.graph.plus(whole, -1))]
+        name = self.graph.ratio(name, less)
+        return name if dtype is types.float64 else self.graph.cast(name, dtype)
 
     def curved(self, known, kinds, factor, dtype):
         name = self.graph.cast(self.graph.squeezed(self.size(Varying(known)), 0), types.float64)
