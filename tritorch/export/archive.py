@@ -6,6 +6,7 @@ arithmetic, containers that the reader has registered, and nothing else, so that
 """
 import io
 import json
+import math
 import re
 import zipfile
 
@@ -83,7 +84,7 @@ def _model(ep):
         "state": [{"name": name, "same_as": homes[id(x)], "parameter": isinstance(x, Parameter), "requires_grad": x.requires_grad}
                   for name, x in ep.state_dict.items()],
         "constants": list(ep.constants),
-        "ranges": {name: [r.lower, None if r.upper == float("inf") else r.upper] for name, r in ep.range_constraints.items()},
+        "ranges": {name: [r.lower, None if r.upper == math.inf else r.upper] for name, r in ep.range_constraints.items()},
         "in_spec": code.spec(signed.in_spec), "out_spec": code.spec(signed.out_spec), "names": list(signed.forward_arg_names),
         "modules": [entry.fqn for entry in ep.module_call_graph[1:]], "dialect": ep.dialect,
         "samples": None if leaves is None else [None if isinstance(x, Tensor) else code.value(x) for x in leaves],
@@ -146,16 +147,20 @@ def _program(model, tensors):
     outputs = [OutputSpec(OutputKind[s["kind"]], _argument_of(s["arg"], code), s["target"]) for s in model["outputs"]]
     for spec in inputs:
         known = spec.kind is InputKind.USER_INPUT or spec.target in state or spec.target in model["constants"]
-        need(known and (spec.target is None or re.fullmatch(r"[\w-]+(\.[\w-]+)*", spec.target)), "inputs that are in the file", spec.target)
+        plain = spec.target is None or re.fullmatch(r"[\w-]+(\.[\w-]+)*", spec.target)       # generated code has it
+        need(known and plain, "inputs that are in the file", spec.target)
     in_spec, out_spec, names = code.spec(model["in_spec"]), code.spec(model["out_spec"]), model["names"]
     need(type(names) is list and all(map(is_name, names)), "names of parameters", names)
-    ranges = {name: ValueRanges(int(low), float("inf") if high is None else int(high)) for name, (low, high) in model["ranges"].items()}
+    ranges = {name: ValueRanges(int(low), math.inf if high is None else int(high)) for name, (low, high) in model["ranges"].items()}
     samples = None
     if model["samples"] is not None:
-        samples = in_spec.unflatten([tensors["sample_inputs"][str(k)] if x is None else code.value(x) for k, x in enumerate(model["samples"])])
-    entries = [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, names)), *[ModuleCallEntry(str(n)) for n in model["modules"]]]
+        known = tensors["sample_inputs"]
+        samples = in_spec.unflatten([known[str(k)] if str(k) in known else code.value(x) for k, x in enumerate(model["samples"])])
+    signed = ModuleCallSignature([], [], in_spec, out_spec, names)
+    entries = [ModuleCallEntry("", signed), *[ModuleCallEntry(str(n)) for n in model["modules"]]]
     code.graph.lint()
-    return ExportedProgram(GraphModule({}, code.graph, "GraphModule"), ExportGraphSignature(inputs, outputs), state, ranges, entries, samples,
+    graph_module, signature = GraphModule({}, code.graph, "GraphModule"), ExportGraphSignature(inputs, outputs)
+    return ExportedProgram(graph_module, signature, state, ranges, entries, samples,
                            {name: tensors["constants"][name] for name in model["constants"]}, str(model["dialect"]))
 
 

@@ -9,7 +9,7 @@ from tritorch.device import meta
 from tritorch.errors import sentence
 from tritorch.export.arithmetic import Arithmetic, label
 from tritorch.export.recorder import DETACH, DRAW, Drawn, Whole
-from tritorch.export.targets import written
+from tritorch.export.targets import Call, written
 from tritorch.fx.graph import Graph
 from tritorch.ops.namespaces import namespace
 from tritorch.tensor import empty_strided
@@ -20,10 +20,12 @@ from tritorch.tracing.tracer import Untraceable, Value
 class Builder:
     """The graph of a trace. With `functional`, nothing is written in place: what is written to is a new value."""
 
-    def __init__(self, trace, axes, paths, followed, last, functional):
+    def __init__(self, trace, axes, paths, followed, last, functional, origin):
+        self.generated = origin                                          # what is known of the node that is a place in generated code
         self.trace, self.axes, self.paths, self.followed, self.functional = trace, axes, paths, followed, functional
-        self.graph, self.env, self.plain, self.flowing, self.draws, self.constants = Graph(), {}, {}, {}, {}, {}
-        self.parts, self.lifted, self.named, self.current, self.first_input, self.chance = {}, {}, {}, None, None, set()
+        self.graph, self.env, self.plain, self.flowing, self.current, self.first_input = Graph(), {}, {}, {}, None, None
+        self.draws, self.parts, self.chance = {}, {}, set()              # nodes of draws, of parts of them, and all that draw
+        self.constants, self.lifted, self.named, self.taken = {}, {}, {}, set()
         self.arithmetic = Arithmetic(self, last)
 
     # -------------------------------------------------------------- inputs
@@ -31,7 +33,10 @@ class Builder:
         """An input; `before` the input of another name."""
         with self.graph.inserting_before(before) if before is not None else contextlib.nullcontext():
             node = self.graph.placeholder(name)
+        if name.isidentifier() and name not in self.taken:
+            node.name = name                                             # also one that builtins have, as `input`
         node.target = node.name
+        self.taken.add(node.name)
         if value is not None:
             self.tell(node, value)
         return node
@@ -40,7 +45,8 @@ class Builder:
         """The node of a tensor that no node made."""
         if value.elements is not None:
             numbers = [self.arithmetic.node(n, None) if isinstance(n, Varying) else n for n in value.elements]
-            return self.emit("tritorch.numbers.default", (numbers if value.ndim else numbers[0], value.dtype, value.tensor.device), {}, value)
+            numbers = numbers if value.ndim else numbers[0]
+            return self.emit("tritorch.numbers.default", (numbers, value.dtype, value.tensor.device), {}, value)
         if not value.same or any(isinstance(n, Varying) for n in value.shape):
             raise Untraceable(sentence("export", "tensors that operators make of sizes", "one made by Python, which is another for other "
                                        "sizes of dynamic axes", use="tensor operators, as arange"))
@@ -55,8 +61,8 @@ class Builder:
         found = self.env.get(value)
         if found is None:
             if value.name is None and value.weighs and value.node is None:
-                raise Untraceable(sentence("export", "parameters and buffers as they are", f"a view of one that no operator made, {value.shape}",
-                                           use="reshape"))
+                raise Untraceable(sentence("export", "parameters and buffers as they are",
+                                           f"a view of one that no operator made, {value.shape}", use="reshape"))
             found = self.env[value] = self.named_node(value) if value.name is not None else self.constant(value)
         return found
 
@@ -99,6 +105,10 @@ class Builder:
         if len(values) == 1 and any(isinstance(n, Varying) for n in values[0].shape):
             node.meta["sizes"] = tuple([label(n, self.axes) for n in values[0].shape])
         if node.op == "call_function" and self.current is not None:
+            known = self.generated(self.current.place)
+            if known is not None:
+                node.meta.update({key: known[key] for key in ("stack_trace", "nn_module_stack") if key in known})
+                return
             node.meta["stack_trace"] = _stack_trace(self.current.place)
             node.meta["nn_module_stack"] = {f"L__self__{re.sub('[^0-9a-zA-Z]', '_', path)}": (path, self.paths.get(path, ""))
                                             for path in self.current.facts[1]}
@@ -113,10 +123,10 @@ class Builder:
             elif made is None:
                 found = value.depends or value.weighs and (value.name is None or value.name in self.followed)
             elif made.back:
-                found = any([self.flows(v) for v in leaves(made.args)])
+                found = any(map(self.flows, leaves(made.args)))
             else:
-                found = made.op is not DETACH and made.facts[0] and any([self.flows(v) for v in leaves(made.args)])
-                found = found or any([self.flows(into[0]) for into in made.into if into])
+                found = made.op is not DETACH and made.facts[0] and any(map(self.flows, leaves(made.args)))
+                found = found or any(self.flows(into[0]) for into in made.into if into)
             self.flowing[value] = found
         return self.flowing[value]
 
@@ -176,8 +186,16 @@ class Builder:
         """What a view shows is the tensor that it was: its memory was written."""
         return self.node(node.args[0])
 
+    def hold_history(self, node):
+        """Refuse a write that autograd does not see, to what it follows: the old gradients with the new elements are no new value."""
+        if any(self.flows(into[0]) and (into[1] or not node.facts[0]) for into in node.into if into):
+            raise Untraceable(sentence("run_decompositions", "writes that autograd sees", f"{node.name} at {node.where()} under no_grad or to "
+                                       "a detached tensor, of which the other needs gradients", use="clone"))
+
     def write_new(self, node, used):
         """A call that makes its results."""
+        if self.functional:
+            self.hold_history(node)
         if self.is_fill_of_new(node):
             out = node.outs[0]
             made = self.emit("aten.full.default", (self.words(list(out.shape)), self.words(node.args[1])),
@@ -244,18 +262,12 @@ class Builder:
         targets = []
         for value, cut in node.into:
             targets.append(self.detached(value) if cut or not node.facts[0] else self.node(value))
-        call = None if len(targets) > 1 else written(node, used)
-        call = None if call is not None and call.draws else call
-        name = None if call is None else call.name if call.name.endswith("_") else f"{call.name}_"
-        first = node.args[0] if node.args else None
-        same = isinstance(first, Value) and first is node.into[0][0] and getattr(namespace("aten"), name or "_", None) is not None
-        if node.name == "fill" and same is False and first is node.into[0][0]:
-            self.emit("aten.fill_.Scalar", (targets[0], self.words(node.args[1])), {}, node.outs[0])
-        elif same and call.args and call.args[0] is first:
-            self.emit(f"aten.{name}.{call.overload}", (targets[0], *self.words(tuple(call.args[1:]))), self.words_of(call.kwargs), node.outs[0])
+        call = None if len(targets) > 1 or node.args[0] is not node.into[0][0] else in_place(node, used)
+        if call is None:
+            self.emit(f"tritorch.{node.name}.out", self.own(node), {"out": targets[0] if len(targets) == 1 else targets}, *node.outs)
         else:
-            args = self.own(node)
-            self.emit(f"tritorch.{node.name}.out", args, {"out": targets[0] if len(targets) == 1 else targets}, *node.outs)
+            args = targets[0], *self.words(tuple(call.args[1:]))
+            self.emit(f"aten.{call.name}.{call.overload}", args, self.words_of(call.kwargs), node.outs[0])
         for (value, _), out in zip(node.into, node.outs):
             self.env[out] = self.origin(value)
 
@@ -284,6 +296,17 @@ class Builder:
 def meta_of(x):
     """A tensor like x without memory."""
     return empty_strided(x.shape, x.strides, x.dtype, meta)
+
+
+def in_place(node, used):
+    """How PyTorch writes a call whose destination is its first argument, or None."""
+    if node.name == "fill":
+        return Call("fill_", "Tensor" if isinstance(node.args[1], Value) else "Scalar", *node.args)
+    call = written(node, used)
+    if call is None or call.draws or not call.args or call.args[0] is not node.args[0]:
+        return None
+    call.name += "" if call.name.endswith("_") else "_"
+    return call if getattr(namespace("aten"), call.name, None) is not None else None
 
 
 def _several(call):

@@ -94,7 +94,8 @@ class Encoder:
         if not isinstance(kind, type) and getattr(return_types, context.__name__, None) is context:
             return [f"return_types.{context.__name__}", None, [self.spec(child) for child in spec.children_specs]]
         if not isinstance(kind, type):                                   # another namedtuple
-            raise NotImplementedError(sentence("export.save", "containers that are registered", context.__name__, use="a dict or a dataclass"))
+            raise NotImplementedError(sentence("export.save", "containers that are registered", context.__name__,
+                                               use="a dict or a dataclass"))
         if CONTAINERS.get(kind.__name__) is not kind:
             kind = f"{kind.__module__}.{kind.__qualname__}"
             return [kind, self.value(context), [self.spec(child) for child in spec.children_specs]]
@@ -119,6 +120,8 @@ class Decoder:
         args, kwargs = self.value(entry["args"]), self.value(entry["kwargs"])
         need(isinstance(args, tuple) and isinstance(kwargs, dict) and all(map(is_name, kwargs)), "arguments in a tuple and a dict", args)
         made = self.graph.create_node(op, target, args, kwargs, name)
+        if op == "placeholder" and is_name(name):
+            made.name = name
         need(made.name == name, "a name that a variable may have", name)
         made.meta = {key: self.value(value) if key != "val" else self.like(value) for key, value in entry["meta"].items()}
         self.nodes[name] = made
@@ -198,8 +201,8 @@ class Decoder:
             kind = getattr(return_types, name.partition(".")[2], None)
             need(isinstance(kind, type) and issubclass(kind, tuple), "a type of results", name)
             return _pytree.TreeSpec("namedtuple", kind, [self.spec(child) for child in children])
-        kind = CONTAINERS.get(name) or next((k for k in _pytree._nodes if isinstance(k, type) and f"{k.__module__}.{k.__qualname__}" == name),
-                                            None)
+        known = {f"{k.__module__}.{k.__qualname__}": k for k in _pytree._nodes if isinstance(k, type)}
+        kind = CONTAINERS.get(name) or known.get(name)
         need(kind is not None, "containers that are registered here", name, use="export.register_dataclass before load")
         return _pytree.TreeSpec(kind, self.value(context), [self.spec(child) for child in children])
 

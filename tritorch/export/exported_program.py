@@ -183,4 +183,7 @@ class ExportedProgram:
         memo[id(self)] = made
         for name in ("graph_module", "graph_signature", "state_dict", "constants", "example_inputs"):
             setattr(made, name, copy.deepcopy(getattr(self, name), memo))
+        for old, new in zip(self.graph.nodes, made.graph.nodes):
+            new.name = old.name
+        made.graph_module.recompile()
         return made

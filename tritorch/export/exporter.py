@@ -16,21 +16,23 @@ from tritorch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
+from tritorch.export.proof import Proof
 from tritorch.export.recorder import DRAW, Drawn
-from tritorch.export.recording import PLAIN, Parts, call, ordered, results
+from tritorch.export.recording import PLAIN, Parts, call, named, results
 from tritorch.export.targets import written
 from tritorch.fx.graph_module import GraphModule
 from tritorch.fx.node import Node
 from tritorch.nn.module import Module
 from tritorch.tensor import Tensor
-from tritorch.tracing.axes import Axes, input_name, named_leaves
+from tritorch.tracing.axes import Axes, input_name
 from tritorch.tracing.calls import together
 from tritorch.tracing.sizes import Varying, leaves
 from tritorch.tracing.tracer import NoRule, Untraceable, Value
 from tritorch.utils import _pytree
 
 
-def export(mod, args, kwargs=None, *, dynamic_shapes=None, strict=False, preserve_module_call_signature=(), prefer_deferred_runtime_asserts_over_guards=False):
+def export(mod, args, kwargs=None, *, dynamic_shapes=None, strict=False, preserve_module_call_signature=(),
+           prefer_deferred_runtime_asserts_over_guards=False):
     """A module as a graph of the operators that a call with these arguments runs: an ExportedProgram.
 
     The module really runs, on copies of the tensors in `args` and `kwargs`, so whatever Python does on the way is followed; buffers,
@@ -41,7 +43,8 @@ def export(mod, args, kwargs=None, *, dynamic_shapes=None, strict=False, preserv
 
     `dynamic_shapes` are the dynamic axes, by parameter or in their order: {dim: Dim, Dim.AUTO, Dim.DYNAMIC} or a list with None for axes
     that stay; below containers as these are nested. Axes of one Dim have one size. The module then runs with other sizes, too, and what
-    depends on them is computed in the graph. `strict` does nothing: there is one way to trace.
+    depends on them is computed in the graph, whose results are then held against the module's at more sizes. The two last arguments and
+    `strict` do nothing: there is one way to trace.
 
     Raises ValueError for what is no module, TypeError for arguments it does not take, UserError for what no graph can hold: a look at
     elements (`if x.sum() > 0`), other operators for other sizes, tensors assigned to attributes that are no buffers. The sentence names
@@ -74,19 +77,18 @@ class Given:
     """The arguments of a call: leaves, their form and their names."""
 
     def __init__(self, mod, args, kwargs):
-        self.args, self.kwargs = args, ordered(mod, args, kwargs)
-        self.leaves, self.spec = _pytree.tree_flatten((args, self.kwargs))
+        self.args, self.kwargs = args, kwargs
+        self.leaves, self.spec = _pytree.tree_flatten((args, kwargs))
         odd = [type(x).__name__ for x in self.leaves if not isinstance(x, (Tensor, *PLAIN)) and not hasattr(x, "type")]
         if odd:
             raise UserError(sentence("export", "arguments of tensors, numbers, and containers of them", odd[0],
                                      use="export.register_dataclass"))
-        named = named_leaves(mod, args, self.kwargs)
-        self.top = list(dict.fromkeys(name for name, *_ in named))
-        self.named, self.names = named, [input_name(name, path) for name, path, _ in named]
+        self.top, self.named = named(mod, args, kwargs)
+        self.names = [input_name(name, path) for name, path, _ in self.named]
         self.tensor_names = [name for name, x in zip(self.names, self.leaves) if isinstance(x, Tensor)]
 
 
-def _export(mod, args, kwargs, dynamic_shapes, functional):
+def _export(mod, args, kwargs, dynamic_shapes, functional, origin=lambda place: None):
     given, parts = Given(mod, args, kwargs), Parts(mod)
     axes = Axes(given.named, given.tensor_names, "export")
     try:
@@ -94,28 +96,32 @@ def _export(mod, args, kwargs, dynamic_shapes, functional):
             axes.of_shapes(dynamic_shapes)
         for last in (False, True):
             traces, trace = together(axes, lambda inputs: call(parts, given.leaves, given.spec, inputs), _warn, last)
-            made = Assembly(given, parts, axes, traces, trace, last, functional)
+            made = Assembly(given, parts, axes, traces, trace, last, functional, origin)
             if not made.builder.arithmetic.quantities.guessed:
                 break
+        program = made.program()
+        Proof(parts, program, given.leaves, given.spec, axes).ranges()
     except NoRule as error:
         raise UserError(sentence("export", "operators that a graph can call", f"{error.args[0]} at {error.args[1]}")) from error
     except Untraceable as error:
         raise UserError(str(error)) from error
-    return made.program()
+    program.range_constraints.update(ranges_of(axes))
+    return program
 
 
-def _warn(why):
+def _warn(why, axis):
+    axis.low = axis.first()
     warnings.warn(why, stacklevel=places.stacklevel())
 
 
 class Assembly:
     """The graph of traces and what it needs."""
 
-    def __init__(self, given, parts, axes, traces, trace, last, functional):
+    def __init__(self, given, parts, axes, traces, trace, last, functional, origin):
         self.given, self.parts, self.axes, self.functional = given, parts, axes, functional
         names = {path: _qualified(type(part)) for path, part in parts.module.named_modules()}
         followed = {name for name, x in parts.named if x.requires_grad}
-        self.builder = Builder(trace, axes, names, followed, last, functional)
+        self.builder = Builder(trace, axes, names, followed, last, functional, origin)
         self.returned, (self.buffers, self.changed) = results(traces), traces[0][3]
         self.out_spec, self.draws, self.trace = traces[0][2].spec, [node for node, *_ in trace.draws], trace
         self.placeholders()
@@ -202,14 +208,18 @@ class Assembly:
         inputs += [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(b.named[name].name), name) for name in constants
                    if name in own or name in b.lifted]
         order = {node.name: k for k, node in enumerate(b.graph.find_nodes(op="placeholder"))}
-        inputs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name) if isinstance(leaf, Tensor) else ConstantArgument(node.name, leaf),
-                             None) for node, leaf in self.users]
+        inputs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name) if isinstance(leaf, Tensor) else
+                             ConstantArgument(node.name, leaf), None) for node, leaf in self.users]
         signature = ExportGraphSignature(sorted(inputs, key=lambda spec: order[spec.arg.name]), self.output_specs)
         signed = ModuleCallSignature([], [], self.given.spec, self.out_spec, self.given.top)
         entries = [ModuleCallEntry("", signed), *[ModuleCallEntry(path) for path, _ in self.parts.module.named_modules() if path]]
-        ranges = {axis.name: ValueRanges(axis.low, math.inf if axis.high is None else axis.high) for axis in self.axes.found.values()}
-        return ExportedProgram(GraphModule({}, b.graph, "GraphModule"), signature, state, ranges, entries,
+        return ExportedProgram(GraphModule({}, b.graph, "GraphModule"), signature, state, ranges_of(self.axes), entries,
                                (self.given.args, self.given.kwargs), constants, "ATEN" if self.functional else "TRAINING")
+
+
+def ranges_of(axes):
+    """{name: ValueRanges} of dynamic axes."""
+    return {axis.name: ValueRanges(axis.low, math.inf if axis.high is None else axis.high) for axis in axes.found.values()}
 
 
 def _qualified(kind):
@@ -242,7 +252,16 @@ def again(program, table):
     module.recompile()
     args, kwargs = program.example_inputs
     shapes = program.dynamic_shapes() if program.range_constraints else None
-    made = _export(module, tuple(args), dict(kwargs), shapes, True)
+    nodes, code = list(module.graph.nodes), type(module).forward.__code__
+
+    def origin(place):
+        if place[0] is not code:
+            return None
+        line = int(places.place(*place).rpartition(":")[2])
+        number = module._lineno_map.get(line - module._prologue_start)
+        return None if number is None else nodes[number].meta
+
+    made = _export(module, tuple(args), dict(kwargs), shapes, True, origin)
     made.module_call_graph = [made.module_call_graph[0], *program.module_call_graph[1:]]
     return made
 
@@ -296,7 +315,7 @@ class AdditionalInputs:
 
     def dynamic_shapes(self, m, args, kwargs=None):
         """What `export` takes for a call with these arguments."""
-        others = [_pytree.tree_leaves((a, ordered(m, a, k))) for a, k in self._examples]
+        others = [_pytree.tree_leaves((a, k)) for a, k in self._examples]
 
         def spec(k, x):
             from tritorch.tracing.dims import Dim

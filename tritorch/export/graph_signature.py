@@ -117,7 +117,7 @@ class ExportGraphSignature:
     @property
     def non_persistent_buffers(self):
         """The names of the buffers that are not saved."""
-        return {spec.target for spec in self.input_specs if spec.kind is InputKind.BUFFER and spec.persistent is False}
+        return tuple([spec.target for spec in self.input_specs if spec.kind is InputKind.BUFFER and spec.persistent is False])
 
     @property
     def lifted_tensor_constants(self):

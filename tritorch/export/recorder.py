@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tritorch.autograd import places
 from tritorch.autograd.modes import no_grad, state
 from tritorch.errors import sentence
-from tritorch.nn.module import Module
 from tritorch.generator import default_generator
+from tritorch.nn.module import Module
 from tritorch.tensor import Tensor
 from tritorch.tracing.tracer import Custom, Node, Tracer, Untraceable, copied, home, layout_of
 

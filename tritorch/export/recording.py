@@ -6,6 +6,7 @@ from tritorch.errors import sentence
 from tritorch.export.recorder import Recorder
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
+from tritorch.tracing.axes import paths
 from tritorch.tracing.sizes import Varying
 from tritorch.tracing.tracer import Untraceable
 from tritorch.utils import _pytree
@@ -48,7 +49,8 @@ class _Attributes:
             for name, old in buffers.items():
                 new = part._buffers.get(name)
                 if new is not old and (old is None or new is None or new.shape != old.shape):
-                    raise Untraceable(sentence("export", f"a buffer {name!r} of one shape", "another assigned", use="a slice of a larger one"))
+                    raise Untraceable(sentence("export", f"a buffer {name!r} of one shape", "another assigned",
+                                               use="a slice of a larger one"))
                 if new is not old:
                     part._buffers[name] = old
                     with no_grad():
@@ -94,7 +96,8 @@ def call(parts, leaves, spec, inputs):
             found = [recorder.given(x) if isinstance(x, Tensor) else x for x in made]
     finally:
         attributes.restore()
-    return recorder, [x for x, leaf in zip(found, made) if isinstance(leaf, Tensor)], Result(found, out_spec), _ends(recorder, parts, inputs)
+    values = [x for x, leaf in zip(found, made) if isinstance(leaf, Tensor)]
+    return recorder, values, Result(found, out_spec), _ends(recorder, parts, inputs)
 
 
 def _ends(recorder, parts, inputs):
@@ -118,9 +121,15 @@ def results(traces):
     return found
 
 
-def ordered(module, args, kwargs):
-    """Keywords in the order of the parameters of forward. TypeError, in Python's words, for arguments that it does not take."""
+def named(module, args, kwargs):
+    """The names of the arguments in their order, and [(name, path below it, leaf)]. TypeError, in Python's words, for arguments that
+    forward does not take."""
     signature = inspect.signature(module.forward)
     signature.bind(*args, **kwargs)
-    names = list(signature.parameters)
-    return dict(sorted(kwargs.items(), key=lambda item: names.index(item[0]) if item[0] in names else len(names)))
+    found, places = [], [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    for k, value in enumerate(args):
+        parameter = places[min(k, next((i for i, p in enumerate(places) if p.kind is inspect.Parameter.VAR_POSITIONAL), k))]
+        several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        found.append((f"{parameter.name}_{k - places.index(parameter)}" if several else parameter.name, value))
+    found += kwargs.items()
+    return [name for name, _ in found], [(name, path, leaf) for name, value in found for path, leaf in paths(value)]

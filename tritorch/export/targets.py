@@ -92,12 +92,12 @@ def _unless(default, **named):
 
 
 rule("div_true")(of_tensor(lambda x, y: Call("div", "Tensor", x, y)))
-rule("pow")(lambda x, y: Call("pow", "Scalar", x, y) if not tensor(x) else Call("pow", "Tensor_Tensor" if tensor(y) else "Tensor_Scalar", x, y))
+rule("pow")(lambda x, y: Call("pow", "Scalar" if not tensor(x) else "Tensor_Tensor" if tensor(y) else "Tensor_Scalar", x, y))
 rule("gelu_erf")(lambda x: Call("gelu", "default", x))
 rule("gelu_tanh")(lambda x: Call("gelu", "default", x, approximate="tanh"))
 rule("softplus")(lambda x, beta, threshold: Call("softplus", "default", x, beta, threshold))
 rule("leaky_relu")(lambda x, slope: Call("leaky_relu", "default", x, slope))
-rule("clamp_numbers")(lambda x, low, high: Call("clamp", "default", x, None if low == -math.inf else low, None if high == math.inf else high))
+rule("clamp_numbers")(lambda x, low, high: Call("clamp", "default", x, *[None if n in (-math.inf, math.inf) else n for n in (low, high)]))
 rule("choose")(lambda condition, x, y: Call("where", "self", condition, x, y) if tensor(x) and tensor(y) else None)
 
 
@@ -116,8 +116,14 @@ rule("flip_dims")(lambda x, dims: Call("flip", "default", x, list(dims)))
 rule("concatenated")(lambda tensors, dim, sizes: Call("cat", "default", list(tensors), dim))
 rule("gather")(lambda x, dim, index, sparse: None if sparse else Call("gather", "default", x, dim, index))
 rule("index_select")(lambda x, dim, index: Call("index_select", "default", x, dim, index))
-rule("pick")(lambda x, dim, index, strides: Call("index", "Tensor", x, [None] * dim + [index]) if strides is None and dim >= 0 else None)
 rule("assign")(of_tensor(lambda x, source, soon: Call("copy_", "default", x, source) if tensor(source) else None))
+
+
+@rule("pick")
+def index(x, dim, index, strides):
+    """Bytes are masks there."""
+    plain = strides is None and dim >= 0 and index.dtype.name in ("int64", "int32")
+    return Call("index", "Tensor", x, [None] * dim + [index]) if plain else None
 
 
 @rule("copy_to")
@@ -169,22 +175,29 @@ rule("cumsum")(lambda x, dim, dtype: Call("cumsum", "default", x, dim, **({} if 
 
 
 # ------------------------------------------------------------------ layers
-@rule("convolution")
-def convolution(x, weight, bias, size, stride, padding, dilation, groups):
-    return Call("conv2d", "default", x, weight, bias, list(stride), list(padding), list(dilation), groups)
-
-
-@rule("max_pool", "max_pool_values", alone=True)
-def max_pool(node, x, size, kernel, stride, padding, dilation):
-    """The size says whether it is rounded up; without a kernel the windows are what gives the size."""
-    if kernel is None:
-        return None
+def rounded_down(x, size, kernel, stride, padding, dilation):
+    """Whether windows over an image are as many as fit, at all sizes."""
     for n, out, k, s, p, d in zip(x.shape[2:], size, kernel, stride, padding, dilation):
         given, made = [v.values if isinstance(v, Varying) else (v,) for v in (n, out)]
         count = max(len(given), len(made))
         given, made = given * (count // len(given)), made * (count // len(made))
         if any((a + 2 * p - d * (k - 1) - 1) // s + 1 != b for a, b in zip(given, made)):
-            return None
+            return False
+    return True
+
+
+@rule("convolution")
+def convolution(x, weight, bias, size, stride, padding, dilation, groups):
+    if not rounded_down(x, size, weight.shape[2:], stride, padding, dilation):
+        return None
+    return Call("conv2d", "default", x, weight, bias, list(stride), list(padding), list(dilation), groups)
+
+
+@rule("max_pool", "max_pool_values", alone=True)
+def max_pool(node, x, size, kernel, stride, padding, dilation):
+    """Without a kernel the windows are what gives the size."""
+    if kernel is None or not rounded_down(x, size, kernel, stride, padding, dilation):
+        return None
     return Call("max_pool2d", "default", x, list(kernel), list(stride), list(padding), list(dilation))
 
 

@@ -115,7 +115,8 @@ def module_of(program, check_guards=True):
     placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     user = [spec for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
     for spec in user:
-        env[placeholders[spec.arg.name]] = graph.node_copy(placeholders[spec.arg.name])
+        env[placeholders[spec.arg.name]] = copied = graph.node_copy(placeholders[spec.arg.name])
+        copied.name = spec.arg.name
     inputs = list(env.values())
     for spec in signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT:

@@ -6,6 +6,7 @@ from tritorch.autograd import places
 from tritorch.autograd.modes import no_grad
 from tritorch.compiler.containers import flatten
 from tritorch.errors import sentence
+from tritorch.export.exported_program import ExportedProgram
 from tritorch.nn.module import Module
 from tritorch.onnx.composed import instead
 from tritorch.onnx.custom import translations
@@ -27,7 +28,7 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
            dump_exported_program=False, artifacts_dir=".", export_params=True, keep_initializers_as_inputs=False, dynamic_axes=None,
            training=TrainingMode.EVAL, operator_export_type=OperatorExportTypes.ONNX, do_constant_folding=True, custom_opsets=None,
            export_modules_as_functions=False, autograd_inlining=True):
-    """A module as an ONNX model: the operators that a call with these arguments runs.
+    """A module, or an ExportedProgram, as an ONNX model: the operators that a call with these arguments runs.
 
     The module really runs, on `args` and `kwargs`, so whatever Python does on the way is followed; tensors among the arguments, also in
     lists, tuples and dicts, are the model's inputs, everything else is as it is in this call. Parameters and buffers keep their names,
@@ -54,17 +55,20 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     onnx = onnx_package()
     last = min(LAST_OPSET, onnx.defs.onnx_opset_version())
     opset = _checked(last, opset_version, report, profile, dump_exported_program, operator_export_type, export_modules_as_functions)
+    exported = model if isinstance(model, ExportedProgram) else None
+    if exported is not None:
+        model, args, kwargs, dynamic_shapes = _opened(exported, args, kwargs, dynamic_shapes)
     if not isinstance(model, Module):
         raise TypeError(sentence("onnx.export", "a Module", type(model).__name__))
     args, kwargs = ((args,) if isinstance(args, Tensor) else tuple(args)), dict(kwargs or {})
     if not dynamo and f is None:
         raise ValueError(sentence("onnx.export", "a path f with dynamo=False", "none"))
-    if dynamo and model.training:
+    if dynamo and model.training and exported is None:
         warnings.warn("onnx.export: the model is in training mode, in which it may do other things; use model.eval()", stacklevel=2)
     with _mode(model, None if dynamo else training):
         proto = _export(onnx, model, args, kwargs, (input_names, output_names), (dynamic_shapes, dynamic_axes), opset,
                         translations(custom_translation_table, opset), custom_opsets or {})
-        program = ONNXProgram(proto)
+        program = ONNXProgram(proto, exported)
         if verify:
             _verify(program, model, args, kwargs)
     if f is not None:
@@ -83,6 +87,13 @@ def _checked(last, opset, report, profile, dump, kind, functions):
     if not FIRST_OPSET <= opset <= last:
         raise ValueError(sentence("onnx.export", f"an opset_version from {FIRST_OPSET} to {last}", opset))
     return opset
+
+
+def _opened(program, args, kwargs, shapes):
+    """The module of an ExportedProgram, the arguments and the dynamic axes that it has where none are given."""
+    if not args and not kwargs:
+        args, kwargs = program.example_inputs
+    return program.module(), args, kwargs, shapes or (program.dynamic_shapes() if program.range_constraints else None)
 
 
 class _mode:
@@ -126,7 +137,7 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
 
 def _merged(model, args, kwargs, axes, custom, opset, more):
     """(the traces of some calls, or of more, all of them as one)."""
-    def warn(why):
+    def warn(why, axis):
         warnings.warn(OnnxExporterWarning(why), stacklevel=places.stacklevel())
 
     try:

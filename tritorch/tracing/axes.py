@@ -61,6 +61,13 @@ def input_names(leaves, given):
     return given + names[len(given):]
 
 
+def below(spec, key):
+    """What a tree of specifications has for a child of a container."""
+    if spec is None:
+        return None
+    return getattr(spec, key) if isinstance(key, str) and hasattr(spec, key) and not isinstance(spec, dict) else spec[key]
+
+
 class Axes:
     """The dynamic axes of a call: `found` are Axis, those of one name being one. `outputs` are {(output, dim): name}. Errors name `who`
     asks."""
@@ -116,7 +123,7 @@ class Axes:
             k += 1
             spec = shapes.get(name)
             for key in path:
-                spec = spec[key] if spec is not None else None
+                spec = below(spec, key)
             if isinstance(spec, Hint):                                   # of all its axes
                 spec = [spec] * leaf.ndim
             for dim, what in (spec or {}).items() if isinstance(spec, dict) else enumerate(spec or ()):

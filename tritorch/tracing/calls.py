@@ -12,7 +12,7 @@ AFFORDABLE = 1 << 20                                                     # eleme
 def together(axes, trace, warn, more=False):
     """([what `trace(inputs)` gives and the sizes], all of it as one trace) of calls with other sizes of the dynamic axes, or of `more`.
 
-    `trace` gives (tracer, values of the results, …). `warn` is told in a sentence of what the trace leaves out.
+    `trace` gives (tracer, values of the results, …). `warn(sentence, axis)` is told of an axis whose small sizes the trace leaves out.
     """
     try:
         found = _traces(axes, trace, warn, more)
@@ -61,7 +61,7 @@ def _without_small(found, who, warn):
         if smaller and _calls(one) != _calls(first):
             axis, n = smaller[0]
             warn(sentence(who, f"the same operators for size {n} of the dynamic axis {axis.name!r}", "others",
-                          use=f"Dim(min=), or the model for sizes near {first[-1][axis]} and above alone"))
+                          use=f"Dim(min=), or the model for sizes near {first[-1][axis]} and above alone"), axis)
         else:
             kept.append(one)
     return kept

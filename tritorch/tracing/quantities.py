@@ -1,4 +1,4 @@
-"""Numbers that depend on dynamic axes, as ONNX nodes: the size of a tensor, or whole-number arithmetic on such sizes.
+"""Numbers that depend on dynamic axes, as nodes of a graph: the size of a tensor, or whole-number arithmetic on such sizes.
 
 What a number is made of is told from its values in several calls: it is the size that had the same values, or one or two sizes times and
 plus whole numbers, a quotient that is rounded, a square root or its inverse. If it is none of these, the exporter refuses.
