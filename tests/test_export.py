@@ -46,8 +46,8 @@ MODELS = {
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten()),
                      (IMAGES,)),
     "convolutions in evaluation": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AvgPool2d(2)).eval(), (IMAGES,)),
-    "up and down": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 2, 2, 2), nn.InstanceNorm2d(2),
-                                          nn.Upsample(scale_factor=2)), (IMAGES,)),
+    "up and down": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 2, 2, 2),
+                                          nn.InstanceNorm2d(2), nn.Upsample(scale_factor=2)), (IMAGES,)),
     "LSTM": (lambda: nn.LSTM(4, 3, 2, batch_first=True), (drawn(2, 5, 4),)),
     "GRU with a state": (lambda: nn.GRU(4, 3, bidirectional=True), (drawn(5, 2, 4), drawn(2, 2, 3))),
     "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8), (drawn(5, 2, 4),)),
@@ -285,8 +285,9 @@ def test_writes_to_inputs_and_buffers():
 
 def test_chance_is_drawn_anew():
     def run(self, x):
-        drawn = torch.rand(3), torch.randn_like(x) * x, torch.bernoulli(torch.full((3,), 0.5)), torch.randint(0, 9, (4,)), torch.randperm(5)
-        return *drawn, torch.empty(3).uniform_(2, 3), F.dropout(x, 0.5, True), torch.multinomial(torch.ones(4), 2), torch.normal(x.detach(), 1.0)
+        new = torch.rand(3), torch.randint(0, 9, (4,)), torch.randperm(5), torch.empty(3).uniform_(2, 3)
+        new += (torch.bernoulli(torch.full((3,), 0.5)),)
+        return *new, torch.randn_like(x) * x, F.dropout(x, 0.5, True), torch.multinomial(torch.ones(4), 2), torch.normal(x.detach(), 1.0)
 
     module = proved(Of(run), (X,)).module()
     assert not bool((module(X)[0] == module(X)[0]).all())
@@ -320,7 +321,8 @@ def _writes(self, x):
 
 
 REFUSED = {
-    "a branch": (lambda self, x: x if x.sum() > 0 else -x, "does not look at elements"), "item": (lambda self, x: x * x.sum().item(), "a look"),
+    "a branch": (lambda self, x: x if x.sum() > 0 else -x, "does not look at elements"),
+    "item": (lambda self, x: x * x.sum().item(), "a look"),
     "masks": (lambda self, x: x[x > 0], "a look at .*test_export.py"), "attributes": (_assigns, "assigned to buffers alone, got 'kept'"),
     "buffers that grow": (_grows, "of one shape"), "parameters": (_writes, "leaves parameters.*'weight'.*register_buffer"),
     "generators": (lambda self, x: x + torch.rand(4, generator=torch.Generator()), "default generator"),

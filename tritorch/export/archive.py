@@ -10,6 +10,7 @@ import math
 import re
 import zipfile
 
+from tritorch.device import as_device
 from tritorch.errors import sentence
 from tritorch.export.encoding import Decoder, Encoder, is_name
 from tritorch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature, ValueRanges
@@ -75,7 +76,7 @@ def _model(ep):
     signed = ep.module_call_graph[0].signature
     leaves = None if ep.example_inputs is None else _pytree.tree_leaves(ep.example_inputs)
     samples = {str(k): x for k, x in enumerate(leaves or ()) if isinstance(x, Tensor)}
-    signature = ep.graph_signature
+    signature, tensors = ep.graph_signature, {"weights": state, "constants": ep.constants, "sample_inputs": samples}
     return {
         "nodes": nodes,
         "inputs": [{"kind": spec.kind.name, "arg": _argument(spec.arg, code), "target": spec.target, "persistent": spec.persistent}
@@ -88,7 +89,8 @@ def _model(ep):
         "in_spec": code.spec(signed.in_spec), "out_spec": code.spec(signed.out_spec), "names": list(signed.forward_arg_names),
         "modules": [entry.fqn for entry in ep.module_call_graph[1:]], "dialect": ep.dialect,
         "samples": None if leaves is None else [None if isinstance(x, Tensor) else code.value(x) for x in leaves],
-    }, {"weights": state, "constants": ep.constants, "sample_inputs": samples}
+        "devices": {folder: {name: str(x.device) for name, x in found.items()} for folder, found in tensors.items()},
+    }, tensors
 
 
 def _argument(arg, code):
@@ -99,7 +101,7 @@ def _argument(arg, code):
 # ------------------------------------------------------------------ reading
 def load(f, *, extra_files=None, expected_opset_version=None):
     """The ExportedProgram of a file that `save` wrote. `extra_files`: a dict whose keys are the names of those to read, into its values,
-    as text. Nothing of the file is run.
+    as text. Tensors go to the devices where they were. Nothing of the file is run.
 
     Raises FileFormatError for a file that is not whole, names other functions than operators, or is PyTorch's own.
     """
@@ -133,6 +135,9 @@ def _at(reader, name):
 
 def _program(model, tensors):
     code = Decoder()
+    for folder, devices in model["devices"].items():
+        for name, place in devices.items():
+            tensors[folder][name] = tensors[folder][name].to(as_device(place))
     for entry in model["nodes"]:
         code.node(entry)
     state = {}

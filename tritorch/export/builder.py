@@ -189,8 +189,8 @@ class Builder:
     def hold_history(self, node):
         """Refuse a write that autograd does not see, to what it follows: the old gradients with the new elements are no new value."""
         if any(self.flows(into[0]) and (into[1] or not node.facts[0]) for into in node.into if into):
-            raise Untraceable(sentence("run_decompositions", "writes that autograd sees", f"{node.name} at {node.where()} under no_grad or to "
-                                       "a detached tensor, of which the other needs gradients", use="clone"))
+            raise Untraceable(sentence("run_decompositions", "writes that autograd sees", f"{node.name} at {node.where()} under no_grad "
+                                       "or to a detached tensor, of which the other needs gradients", use="clone"))
 
     def write_new(self, node, used):
         """A call that makes its results."""
@@ -218,7 +218,7 @@ class Builder:
 
     def draws_apart(self, node):
         """Whether the numbers that a node draws are of a draw that is a node, or of none."""
-        number = next((a.number for a in node.args if isinstance(a, Drawn)), None)
+        number = next((drawn.number for drawn in drawn_of(node.args)), None)
         return number is None or self.draws[number] is not None
 
     def words_of(self, kwargs):
@@ -296,6 +296,15 @@ class Builder:
 def meta_of(x):
     """A tensor like x without memory."""
     return empty_strided(x.shape, x.strides, x.dtype, meta)
+
+
+def drawn_of(args):
+    """The draws among arguments."""
+    for a in args:
+        if isinstance(a, Drawn):
+            yield a
+        elif isinstance(a, tuple):
+            yield from drawn_of(a)
 
 
 def in_place(node, used):

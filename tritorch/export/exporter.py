@@ -3,8 +3,10 @@ import math
 import warnings
 
 from tritorch.autograd import places
+from tritorch.device import device
+from tritorch.dtype import dtype
 from tritorch.errors import sentence
-from tritorch.export.builder import Builder
+from tritorch.export.builder import Builder, drawn_of
 from tritorch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature, ValueRanges
 from tritorch.export.graph_signature import (
     ConstantArgument,
@@ -17,7 +19,7 @@ from tritorch.export.graph_signature import (
     TensorArgument,
 )
 from tritorch.export.proof import Proof
-from tritorch.export.recorder import DRAW, Drawn
+from tritorch.export.recorder import DRAW
 from tritorch.export.recording import PLAIN, Parts, call, named, results
 from tritorch.export.targets import written
 from tritorch.fx.graph_module import GraphModule
@@ -79,7 +81,7 @@ class Given:
     def __init__(self, mod, args, kwargs):
         self.args, self.kwargs = args, kwargs
         self.leaves, self.spec = _pytree.tree_flatten((args, kwargs))
-        odd = [type(x).__name__ for x in self.leaves if not isinstance(x, (Tensor, *PLAIN)) and not hasattr(x, "type")]
+        odd = [type(x).__name__ for x in self.leaves if not isinstance(x, (Tensor, dtype, device, *PLAIN))]
         if odd:
             raise UserError(sentence("export", "arguments of tensors, numbers, and containers of them", odd[0],
                                      use="export.register_dataclass"))
@@ -164,7 +166,7 @@ class Assembly:
         found, order = set(), {node: k for k, node in enumerate(self.draws)}
         takers = {}
         for node in self.trace.nodes:
-            for drawn in set(_drawn(node.args)):
+            for drawn in set(drawn_of(node.args)):
                 takers.setdefault(drawn.number, []).append((node, drawn))
         latest = None
         for node in self.trace.nodes:
@@ -224,14 +226,6 @@ def ranges_of(axes):
 
 def _qualified(kind):
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _drawn(args):
-    for a in args:
-        if isinstance(a, Drawn):
-            yield a
-        elif isinstance(a, tuple):
-            yield from _drawn(a)
 
 
 def _drop_unused(builder):

@@ -121,8 +121,8 @@ rule("assign")(of_tensor(lambda x, source, soon: Call("copy_", "default", x, sou
 
 @rule("pick")
 def index(x, dim, index, strides):
-    """Bytes are masks there."""
-    plain = strides is None and dim >= 0 and index.dtype.name in ("int64", "int32")
+    """Bytes are masks there, and numbers without dims are looked at."""
+    plain = strides is None and dim >= 0 and index.ndim and index.dtype.name in ("int64", "int32")
     return Call("index", "Tensor", x, [None] * dim + [index]) if plain else None
 
 
@@ -228,13 +228,13 @@ def embedding(weight, index, padding, by_freq):
 
 @rule("attention", alone=True)
 def attention(node, query, key, value, mask, slopes, starts_q, starts_k, longest, window, scale, dropout, base):
-    """Of four dims, whole, without dropout; a causal one where there are as many queries as keys."""
+    """Of four dims, whole; a causal one where there are as many queries as keys."""
     causal = window == (None, 0)
-    plain = slopes is None and starts_q is None and starts_k is None and dropout[0] == 0 and query.ndim == 4
+    plain = slopes is None and starts_q is None and starts_k is None and query.ndim == 4
     fits = window in ((None, None), (None, 0)) and (not causal or mask is None and query.shape[2] == key.shape[2])
     if not plain or not fits or isinstance(scale, Varying) or query.shape[1] != key.shape[1]:
         return None
-    return Call("scaled_dot_product_attention", "default", query, key, value, mask, 0.0, causal, scale=scale)
+    return Call("scaled_dot_product_attention", "default", query, key, value, mask, dropout[0], causal, scale=scale, draws=dropout[0] > 0)
 
 
 # ------------------------------------------------------------------ what begins with nothing

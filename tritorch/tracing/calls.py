@@ -4,7 +4,7 @@ import math
 from tritorch.errors import sentence
 from tritorch.tracing.probes import probe, resized
 from tritorch.tracing.sizes import check_results, merged, outline
-from tritorch.tracing.tracer import Untraceable, copied
+from tritorch.tracing.tracer import Untraceable
 
 AFFORDABLE = 1 << 20                                                     # elements of inputs that are larger than the sample's
 
@@ -28,7 +28,7 @@ def together(axes, trace, warn, more=False):
 def inputs_of(axes, chosen):
     """Copies of the tensors for sizes of the axes, {axis: size}."""
     changes = _changes(chosen)
-    return [resized(x, changes[k]) if k in changes else copied(x.detach()) for k, x in enumerate(axes.tensors)]
+    return [resized(x, changes[k]) if k in changes else x.detach().clone() for k, x in enumerate(axes.tensors)]
 
 
 def _changes(chosen):

@@ -102,11 +102,14 @@ class Quantities:
         return None
 
     def clipped(self, values):
-        """min(size, c) and max(size, c)."""
+        """min(size + b, c) and max(size + b, c); two sizes have to tell a b that is not 0."""
+        low, high = min(values), max(values)
         for known in self.known:
-            for kind, bound, f in (("Min", max(values), min), ("Max", min(values), max)):
-                if all(f(n, bound) == v for n, v in zip(known, values)):
-                    return self.graph.op(kind, self.size(Varying(known)), self.graph.constant([bound]))
+            for kind, bound, end, f in (("Min", high, low, min), ("Max", low, high, max)):
+                b = int(end - known[values.index(end)])
+                sloped = {n for n, v in zip(known, values) if v != bound}
+                if (b == 0 or len(sloped) > 1) and all(f(n + b, bound) == v for n, v in zip(known, values)):
+                    return self.graph.op(kind, self.graph.plus(self.size(Varying(known)), b), self.graph.constant([bound]))
         return None
 
     def times(self, name, a):
