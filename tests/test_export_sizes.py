@@ -31,7 +31,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.filterwarnings("ignore:export")
+@pytest.mark.filterwarnings("ignore:export", "ignore:var")
 def test_exact_at_every_size(name):
     model = Of(EXACT[name])
     program = torch.export.export(model, (drawn(5, 4),), dynamic_shapes=ROWS)
@@ -84,6 +84,11 @@ def test_hints():
     for shapes in (({0: Dim.AUTO}, {0: Dim.AUTO}), [[Dim.DYNAMIC, None], (Dim.DYNAMIC, Dim.STATIC)], named):
         module = torch.export.export(model, (drawn(3, 4), drawn(3, 4)), dynamic_shapes=shapes).module()
         assert [x.shape[0] for x in tensors(module(drawn(7, 4), drawn(7, 4)))] == [7, 7]
+    linear = nn.Linear(4, 2)
+    program = torch.export.export(linear, (drawn(3, 4),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO},))
+    assert list(program.range_constraints) == ["input_dim_0"] and program.module()(drawn(9, 4)).shape == (9, 2)
+    with pytest.raises(UserError, match="other sizes than 4 for the dynamic axis 'input_dim_1'"):
+        torch.export.export(linear, (drawn(3, 4),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.DYNAMIC},))
     shapes, inputs = torch.export.ShapesCollection(), torch.export.AdditionalInputs()
     x = drawn(3, 4)
     shapes[x] = {0: Dim("n")}

@@ -3,7 +3,7 @@ import math
 import operator
 
 from tritorch.tracing.quantities import Quantities
-from tritorch.tracing.sizes import Varying
+from tritorch.tracing.sizes import Baked, Varying
 
 KINDS = {"Mul": operator.mul, "Add": operator.add, "Sub": operator.sub, "Div": operator.floordiv, "Min": min, "Max": max, "Sqrt": math.sqrt,
          "Log": math.log}
@@ -18,6 +18,8 @@ class Arithmetic:
     def node(self, n, node):
         """The number of a node's arguments that varies."""
         self.current = node
+        if any(isinstance(v, (bool, str)) for v in n.values):
+            raise Baked(f"a choice of {n}")
         if all(isinstance(v, int) for v in n.values):
             return self.quantities.size(n)
         return self.quantities.number(n, None)

@@ -2,6 +2,7 @@
 import math
 import warnings
 
+from tritorch._dynamo.exc import UserError
 from tritorch.autograd import places
 from tritorch.device import device
 from tritorch.dtype import dtype
@@ -28,6 +29,7 @@ from tritorch.nn.module import Module
 from tritorch.tensor import Tensor
 from tritorch.tracing.axes import Axes, input_name
 from tritorch.tracing.calls import together
+from tritorch.tracing.probes import Fixed
 from tritorch.tracing.sizes import Varying, leaves
 from tritorch.tracing.tracer import NoRule, Untraceable, Value
 from tritorch.utils import _pytree
@@ -43,10 +45,10 @@ def export(mod, args, kwargs=None, *, dynamic_shapes=None, strict=False, preserv
     drops and batch norm updates its buffers in training mode. Gradients flow through it as through the module, but for the backward of an
     autograd.Function, of which a warning tells.
 
-    `dynamic_shapes` are the dynamic axes, by parameter or in their order: {dim: Dim, Dim.AUTO, Dim.DYNAMIC} or a list with None for axes
-    that stay; below containers as these are nested. Axes of one Dim have one size. The module then runs with other sizes, too, and what
-    depends on them is computed in the graph, whose results are then held against the module's at more sizes. The two last arguments and
-    `strict` do nothing: there is one way to trace.
+    `dynamic_shapes` are the dynamic axes, by parameter or in their order: {dim: Dim, Dim.DYNAMIC, or Dim.AUTO, which may stay} or a list
+    with None for axes that stay; below containers as these are nested. Axes of one Dim have one size. The module then runs with other
+    sizes, too, and what depends on them is computed in the graph, whose results are then held against the module's at more sizes. The two
+    last arguments and `strict` do nothing: there is one way to trace.
 
     Raises ValueError for what is no module, TypeError for arguments it does not take, UserError for what no graph can hold: a look at
     elements (`if x.sum() > 0`), other operators for other sizes, tensors assigned to attributes that are no buffers. The sentence names
@@ -71,10 +73,6 @@ def export(mod, args, kwargs=None, *, dynamic_shapes=None, strict=False, preserv
     return _export(mod, args, dict(kwargs or {}), dynamic_shapes, False)
 
 
-class UserError(RuntimeError):
-    """The program cannot be written as a graph; the sentence says why."""
-
-
 class Given:
     """The arguments of a call: leaves, their form and their names."""
 
@@ -91,22 +89,33 @@ class Given:
 
 
 def _export(mod, args, kwargs, dynamic_shapes, functional, origin=lambda place: None):
-    given, parts = Given(mod, args, kwargs), Parts(mod)
-    axes = Axes(given.named, given.tensor_names, "export")
-    try:
+    given, parts, static = Given(mod, args, kwargs), Parts(mod), set()
+    while True:
+        axes = Axes(given.named, given.tensor_names, "export")
         if dynamic_shapes is not None:
             axes.of_shapes(dynamic_shapes)
-        for last in (False, True):
-            traces, trace = together(axes, lambda inputs: call(parts, given.leaves, given.spec, inputs), _warn, last)
-            made = Assembly(given, parts, axes, traces, trace, last, functional, origin)
-            if not made.builder.arithmetic.quantities.guessed:
-                break
-        program = made.program()
-        Proof(parts, program, given.leaves, given.spec, axes).ranges()
-    except NoRule as error:
-        raise UserError(sentence("export", "operators that a graph can call", f"{error.args[0]} at {error.args[1]}")) from error
-    except Untraceable as error:
-        raise UserError(str(error)) from error
+        axes.found = {name: axis for name, axis in axes.found.items() if name not in static}
+        try:
+            return _proven(given, parts, axes, functional, origin)
+        except NoRule as error:
+            raise UserError(sentence("export", "operators that a graph can call", f"{error.args[0]} at {error.args[1]}")) from error
+        except Untraceable as error:                                     # axes of Dim.AUTO may stay as they are
+            fixed = [error.axis] if isinstance(error, Fixed) and error.axis.optional else axes.found.values()
+            fixed = {axis.name for axis in fixed if axis.optional}
+            if not fixed:
+                raise UserError(str(error)) from error
+            static |= fixed
+
+
+def _proven(given, parts, axes, functional, origin):
+    """The program of calls with other sizes of the axes, and of more if the first do not tell what numbers are made of."""
+    for last in (False, True):
+        traces, trace = together(axes, lambda inputs: call(parts, given.leaves, given.spec, inputs), _warn, last)
+        made = Assembly(given, parts, axes, traces, trace, last, functional, origin)
+        if not made.builder.arithmetic.quantities.guessed:
+            break
+    program = made.program()
+    Proof(parts, program, given.leaves, given.spec, axes).ranges()
     program.range_constraints.update(ranges_of(axes))
     return program
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tritorch.autograd import places
 from tritorch.autograd.modes import no_grad, state
+from tritorch.cuda.watching import watched
 from tritorch.errors import sentence
 from tritorch.generator import default_generator
 from tritorch.nn.module import Module
@@ -57,17 +58,13 @@ class Recorder(Tracer):
         """As a tracer's; `detach()` and `data`, which are no operators, are seen, and what is written to is as before afterwards."""
         detach, data = Tensor.detach, Tensor.data
 
-        def seen(x, made):
-            if vars_of_thread() is self and made.dtype.has_gradients:
+        def seen(made):
+            if watched.tracer is self and made.dtype.has_gradients:      # not in another thread
                 self.cut[id(made)] = made
             return made
 
-        def vars_of_thread():
-            from tritorch.cuda.watching import watched
-            return watched.tracer
-
-        Tensor.detach = lambda x: seen(x, detach(x))
-        Tensor.data = property(lambda x: seen(x, data.fget(x)), data.fset)
+        Tensor.detach = lambda x: seen(detach(x))
+        Tensor.data = property(lambda x: seen(data.fget(x)), data.fset)
         try:
             with super().tracing():
                 yield self

@@ -113,8 +113,8 @@ def results(traces):
         raise Untraceable(sentence("export", "results of one form whatever the sizes of dynamic axes are", "others"))
     found = []
     for leaf, *rest in zip(first.leaves, *[other.leaves for other in others]):
-        if isinstance(leaf, PLAIN) and any(leaf != other for other in rest):
-            if not all(isinstance(n, (int, float)) for n in (leaf, *rest)):
+        if isinstance(leaf, PLAIN) and any(leaf != other and leaf == leaf for other in rest):
+            if not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in (leaf, *rest)):
                 raise Untraceable(sentence("export", "results of one form whatever the sizes of dynamic axes are", repr(leaf)))
             leaf = Varying((leaf, *rest))
         found.append(leaf)

@@ -85,7 +85,7 @@ class Axes:
         if not -x.ndim <= dim < x.ndim:
             raise ValueError(sentence(self.who, f"dynamic axes among the {x.ndim} of {self.names[k]}", dim))
         dim %= x.ndim
-        spec = Dim(spec) if isinstance(spec, str) else spec
+        spec, optional = Dim(spec) if isinstance(spec, str) else spec, spec is Dim.AUTO
         if isinstance(spec, Hint):
             spec = Dim(automatic)
         if not isinstance(spec, Dim):
@@ -97,6 +97,7 @@ class Axes:
             raise ValueError(sentence(self.who, f"one size of all axes named {name!r}, {axis.size}, times {spec.factor}",
                                       f"{x.shape[dim]} of {self.names[k]}"))
         axis.places.append((k, dim, spec.factor))
+        axis.optional = optional
 
     def labels(self):
         """{sizes in the calls: name}."""
