@@ -355,6 +355,17 @@ def test_refused_arguments():
         torch.export.export(model, (X,), dynamic_shapes={"y": {0: Dim("rows")}})
 
 
+def test_inputs_of_other_layouts():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    program = torch.export.export(model, (IMAGES,))
+    for module in (program.module(), again(program).module(), program.run_decompositions().module()):
+        for x in (IMAGES.to(memory_format=torch.channels_last), IMAGES.transpose(2, 3), drawn(4, 3, 8, 8)[::2],
+                  IMAGES[:1].expand(2, 3, 8, 8)):
+            alike(module(x), model(x), "layout")
+    kinds = called(torch.export.export(Of(lambda self, x: x.view(2, 6).reshape(3, 4).flatten().view(-1, 2)), (X,)))
+    assert kinds == ["aten.view.default", "aten.reshape.default", "aten.reshape.default", "aten.view.default"]
+
+
 def test_decompositions_are_asked():
     program = torch.export.export(nn.Sequential(nn.Linear(4, 2), nn.GELU()), (X,))
     made = program.run_decompositions({torch.ops.aten.gelu.default: lambda x: x * torch.sigmoid(1.702 * x)})

@@ -11,6 +11,7 @@ from tritorch.cuda.watching import watched
 from tritorch.errors import sentence
 from tritorch.generator import default_generator
 from tritorch.nn.module import Module
+from tritorch.ops.view import reshape
 from tritorch.tensor import Tensor
 from tritorch.tracing.tracer import Custom, Node, Tracer, Untraceable, copied, home, layout_of
 
@@ -45,8 +46,8 @@ class Whole(Custom):
 
 
 class Recorder(Tracer):
-    """A tracer of a module. A node's `facts` are (whether autograd looks, the paths of the modules it is in); `draws` are its nodes of
-    chance. `buffers` are the names that may be written."""
+    """A tracer of a module. A node's `facts` are (whether autograd looks, the paths of the modules it is in, whether it is a reshape);
+    `draws` are its nodes of chance. `buffers` are the names that may be written."""
 
     def __init__(self, named, inputs, modules, buffers):
         super().__init__(named, inputs)
@@ -76,8 +77,16 @@ class Recorder(Tracer):
 
     # -------------------------------------------------------------- what nodes get
     def note(self, node, tensors):
-        node.facts = state.grad, self.path()
+        node.facts = state.grad, self.path(), node.name == "view_as_shape" and not node.back and self.may_copy()
         return super().note(node, tensors)
+
+    @staticmethod
+    def may_copy():
+        """Whether a view is one of `reshape`, which copies tensors of other strides than those that it has here."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_name in ("hold", "__call__", "_interpret", "door"):
+            frame = frame.f_back
+        return frame.f_code is reshape.__code__
 
     def path(self):
         """The modules whose forward is running, from the outermost on."""

@@ -47,6 +47,8 @@ def written(node, used):
     write, alone = RULES.get(node.name, (None, False))
     if write is None or node.back or alone and any(out in used for out in node.outs[1:]):
         return None
+    if node.name == "view_as_shape" and node.facts[2]:
+        return Call("reshape", "default", node.args[0], list(node.args[1]))
     return write(*node.args) if not alone else write(node, *node.args)
 
 
