@@ -1,5 +1,7 @@
 """`tritorch.export`: programs do what their modules do, in results, gradients, buffers, inputs and chance; what they cannot hold is
 refused with the line."""
+import copy
+import pickle
 import warnings
 from collections import namedtuple
 from dataclasses import dataclass
@@ -157,6 +159,10 @@ def test_the_module_is_neither_copied_nor_changed():
             refused()
     with pytest.raises(RuntimeError, match=r"module\(\)"):
         program(X)
+    with pytest.raises(NotImplementedError, match="export.save"):
+        pickle.dumps(module)
+    alike(copy.deepcopy(module)(X), model(X), "copy")
+    alike(torch.fx.Interpreter(program.graph_module).run(*program.state_dict.values(), X)[0], model(X), "interpreter")
 
 
 def test_tied_weights_stay_tied():
@@ -262,9 +268,24 @@ def test_writes_through_views():
         new = torch.empty(3, 2)
         new[:, 0] = x[:, 0]
         new[:, 1:] = x[:, 1:2]
+        y.diagonal(1).fill_(0)
         return y, v + 1, z, new, torch.zeros(3, 4).add_(x)
 
     proved(Of(run, weight=nn.Parameter(drawn(4))), (X,))
+
+
+def test_writes_through_views_that_have_no_way_back():
+    def run(self, x):
+        y = x.clone()
+        y.unfold(0, 2, 2)[0].add_(self.weight[:, None])
+        return y * 2
+
+    model = Of(run, weight=nn.Parameter(drawn(4)))
+    program = torch.export.export(model, (X,))
+    for follow in (False, True):
+        hold(again(program).module(), model, (X,), {}, follow, "program")
+    with pytest.raises(UserError, match="followed through views, got unfold at"):
+        program.run_decompositions()
 
 
 def test_writes_to_inputs_and_buffers():

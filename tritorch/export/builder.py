@@ -14,7 +14,9 @@ from tritorch.fx.graph import Graph
 from tritorch.ops.namespaces import namespace
 from tritorch.tensor import empty_strided
 from tritorch.tracing.sizes import Baked, Varying, leaves
-from tritorch.tracing.tracer import Untraceable, Value
+from tritorch.tracing.tracer import BACK, Untraceable, Value
+
+SCATTERED = {"select": "select_scatter", "slice_dim": "slice_scatter", "diagonal": "diagonal_scatter"}
 
 
 class Builder:
@@ -282,9 +284,11 @@ class Builder:
         old, part, *args = node.args
         whole, piece, out = self.node(old), self.node(part), node.outs[0]
         shape = self.words(list(out.shape))
-        if node.name in ("select", "slice_dim"):
-            name = "select_scatter" if node.name == "select" else "slice_scatter"
-            return self.emit(f"aten.{name}.default", (whole, piece, *self.words(tuple(args))), {}, out)
+        if node.name in SCATTERED:
+            return self.emit(f"aten.{SCATTERED[node.name]}.default", (whole, piece, *self.words(tuple(args))), {}, out)
+        if node.name not in BACK:
+            raise Untraceable(sentence("run_decompositions", "a write that is followed through views", f"{node.name} at {node.where()}",
+                                       use="clone"))
         if node.name == "permute_dims":
             order = [d % out.ndim for d in args[0]]
             return self.emit("aten.permute.default", (piece, [order.index(d) for d in range(out.ndim)]), {}, out)

@@ -112,6 +112,10 @@ class Recorder(Tracer):
             self.detached[value] = self.note(node, [value.tensor])[0]
         return self.detached[value]
 
+    def brought_back(self, view, old, part, whole, place):
+        """Graphs that write in place need no way back from a view, so any will do."""
+        return self.note(Node(view.op, (old, part, *view.args[1:]), place, back=True), [whole])[0]
+
     def destinations(self, outs):
         found = []
         for x in outs:

@@ -15,12 +15,13 @@ UNARY = """abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamm
     isfinite isinf isnan isneginf isposinf lgamma log log10 log1p log2 logical_not mish neg reciprocal relu rsqrt selu sigmoid sign signbit
     silu sin sinc sinh sqrt square tan tanh trunc view_as_complex view_as_real""".split()
 # what graphs call besides them: only these names come out of files
-NAMED = {*UNARY, *"""_to_copy add addmm amax amin arange argmax argmin atan2 baddbmm batch_norm bitwise_and bitwise_or bitwise_xor cat clamp
-    clone conv2d copy_ cumsum detach diagonal div dropout embedding eq expand fill_ flip fmax fmin fmod full gather ge gelu group_norm gt
-    hypot index index_select layer_norm le leaky_relu lift_fresh_copy linear log_softmax logaddexp logaddexp2 logical_and logical_or
-    logical_xor lt matmul max max_pool2d maximum mean min minimum mul ne permute pow rand randn remainder reshape rms_norm rsub
-    scaled_dot_product_attention select select_scatter slice slice_scatter softmax softplus squeeze sub sum sym_size transpose unfold
-    unsqueeze view where""".split()}
+NAMED = {*UNARY, *"""
+    _to_copy add addmm amax amin arange argmax argmin atan2 baddbmm batch_norm bitwise_and bitwise_or bitwise_xor cat clamp clone
+    conv2d copy_ cumsum detach diagonal diagonal_scatter div dropout embedding eq expand fill_ flip fmax fmin fmod full gather ge
+    gelu group_norm gt hypot index index_select layer_norm le leaky_relu lift_fresh_copy linear log_softmax logaddexp logaddexp2
+    logical_and logical_or logical_xor lt matmul max max_pool2d maximum mean min minimum mul ne permute pow rand randn remainder
+    reshape rms_norm rsub scaled_dot_product_attention select select_scatter slice slice_scatter softmax softplus squeeze sub sum
+    sym_size transpose unfold unsqueeze view where""".split()}
 NAMED |= {f"{name}_" for name in NAMED if not name.endswith("_")}
 BINARY = """bitwise_and bitwise_or bitwise_xor eq ge gt le lt ne fmod remainder mul""".split()
 TENSORS = "atan2 fmax fmin hypot logaddexp logaddexp2 maximum minimum logical_and logical_or logical_xor".split()

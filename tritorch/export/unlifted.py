@@ -87,6 +87,11 @@ class ExportedModule(GraphModule):
                                            use="export of the module in train() or eval()"))
 
 
+    def __reduce__(self):
+        """NotImplementedError: programs are what is saved."""
+        raise NotImplementedError(sentence("pickle", "an ExportedProgram", "its module", use="export.save, or the state_dict"))
+
+
 def shape_of(node):
     """Sizes of an input as ints, and (name, factor) of those that are dynamic."""
     found = []
