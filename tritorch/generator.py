@@ -99,10 +99,7 @@ class Generator:
         if here is not None:
             return here.take(counters)
         seed, offset = self.advance(counters)
-        seed -= seed >> 63 << 64
-        if watched.tracer is not None:
-            watched.tracer.drawn(self, counters, seed, offset)
-        return seed, offset, None
+        return seed - (seed >> 63 << 64), offset, None
 
     def _recording(self):
         """What stands for the generator while its work is recorded into a CUDA graph or will be, else None."""

@@ -9,7 +9,7 @@ from tritorch.autograd import places
 from tritorch.autograd.modes import no_grad, state
 from tritorch.cuda.watching import watched
 from tritorch.errors import sentence
-from tritorch.generator import default_generator
+from tritorch.generator import Generator, default_generator
 from tritorch.nn.module import Module
 from tritorch.ops.view import reshape
 from tritorch.tensor import Tensor
@@ -56,21 +56,29 @@ class Recorder(Tracer):
 
     @contextlib.contextmanager
     def tracing(self):
-        """As a tracer's; `detach()` and `data`, which are no operators, are seen, and what is written to is as before afterwards."""
-        detach, data = Tensor.detach, Tensor.data
+        """As a tracer's; `detach()`, `data` and what generators give, which are no operators, are seen, and what is written to is as before
+        afterwards."""
+        detach, data, take = Tensor.detach, Tensor.data, Generator.take
 
         def seen(made):
             if watched.tracer is self and made.dtype.has_gradients:      # not in another thread
                 self.cut[id(made)] = made
             return made
 
+        def taken(generator, counters):
+            seed, offset, base = take(generator, counters)
+            if watched.tracer is self:
+                self.drawn(generator, counters, seed, offset)
+            return seed, offset, base
+
+        Generator.take = taken                                           # to ask in there would cost every draw
         Tensor.detach = lambda x: seen(detach(x))
         Tensor.data = property(lambda x: seen(data.fget(x)), data.fset)
         try:
             with super().tracing():
                 yield self
         finally:
-            Tensor.detach, Tensor.data = detach, data
+            Tensor.detach, Tensor.data, Generator.take = detach, data, take
             with no_grad():
                 for x, was in self.saved.values():
                     x.copy_(was)
@@ -126,6 +134,7 @@ class Recorder(Tracer):
 
     # -------------------------------------------------------------- chance
     def drawn(self, generator, counters, seed, offset):
+        """A generator gave a call these counters."""
         if generator is not default_generator(generator.device):
             line = places.place(*places.user_place(3))
             raise Untraceable(sentence("export", "chance of the default generator", f"a generator of its own at {line}"))

@@ -328,9 +328,6 @@ class Tracer(Interpreter):
                     value.tensor = copied(value.tensor)
         memory.past = []
 
-    def drawn(self, generator, counters, seed, offset):
-        """A generator gave a call these counters."""
-
     def applied(self, function):
         """A Function of autograd is called: what its backward does no operator shows."""
 
