@@ -7,6 +7,7 @@ from tritorch.autograd.crossing import note
 from tritorch.autograd.forward import level_of
 from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.snapshot import pack, restore
+from tritorch.cuda.watching import watched
 from tritorch.errors import GradientError, check
 from tritorch.tensor import Tensor, Unfollowed, empty
 
@@ -152,6 +153,8 @@ class Function:
     @classmethod
     def call(cls, args):
         """(outputs, the node) of a call."""
+        if watched.tracer is not None:
+            watched.tracer.applied(cls)
         ctx = FunctionCtx(cls)
         ctx.needs_input_grad = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
         with no_grad():

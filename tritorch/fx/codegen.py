@@ -279,9 +279,13 @@ class _Writer:
         value = node.meta.get("val", node.meta.get("tensor_meta", node.meta.get("example_value"))) if self.verbose else None
         if isinstance(value, Tensor) or hasattr(value, "dtype") and hasattr(value, "shape"):
             stride = value.stride() if callable(value.stride) else value.stride
-            facts = self.paint("red", abbreviated(value.dtype)) + self.paint("blue", str(list(value.shape)))
+            sizes = node.meta.get("sizes")                               # of exported graphs: names of those that are dynamic
+            shown = str(list(value.shape)) if sizes is None else f"[{', '.join(sizes)}]"
+            facts = self.paint("red", abbreviated(value.dtype)) + self.paint("blue", shown)
             facts += self.paint("dim", str(list(stride))) if self.include_stride else ""
             return f': "{facts}{value.device if self.include_device and hasattr(value, "device") else ""}"'
+        if isinstance(value, int) and "sizes" in node.meta:
+            return f': "Sym({node.meta["sizes"]})"'
         return "" if node.type is None else f" : {self.type_repr(node.type)}"
 
     def emit(self, node):

@@ -73,7 +73,9 @@ def map_arg(a, fn):
 
 def writes(target, kwargs):
     """Whether a call of a function or method changes an argument, as far as its name and keywords say."""
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    name = target if isinstance(target, str) else getattr(target, "_opname", getattr(target, "__name__", ""))
+    if getattr(target, "_mutates", ()):
+        return True
     in_place = name.endswith("_") and not name.endswith("__") and getattr(operator, name, None) is not target
     return in_place or kwargs.get("out") is not None or kwargs.get("inplace") is True
 

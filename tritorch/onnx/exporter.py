@@ -1,11 +1,12 @@
 """`export`: calls of a model, watched, as an ONNX model."""
-import math
 import os
 import warnings
 
+from tritorch.autograd import places
 from tritorch.autograd.modes import no_grad
 from tritorch.compiler.containers import flatten
 from tritorch.errors import sentence
+from tritorch.export.exported_program import ExportedProgram
 from tritorch.nn.module import Module
 from tritorch.onnx.composed import instead
 from tritorch.onnx.custom import translations
@@ -13,14 +14,12 @@ from tritorch.onnx.errors import OnnxExporterError, OnnxExporterWarning, Unsuppo
 from tritorch.onnx.modes import OperatorExportTypes, TrainingMode, exporting
 from tritorch.onnx.package import onnx_package
 from tritorch.onnx.program import ONNXProgram
-from tritorch.onnx.shapes import Axes, input_names, named_leaves
 from tritorch.onnx.writer import written
 from tritorch.tensor import Tensor
-from tritorch.tracing.probes import probe, resized
-from tritorch.tracing.sizes import check_results, merged, outline
-from tritorch.tracing.tracer import NoRule, Tracer, Untraceable, copied
+from tritorch.tracing.axes import Axes, input_names, named_leaves
+from tritorch.tracing.calls import together
+from tritorch.tracing.tracer import NoRule, Tracer, Untraceable
 
-AFFORDABLE = 1 << 20                                                     # elements of inputs that are larger than the sample's
 DEFAULT_OPSET, FIRST_OPSET, LAST_OPSET = 20, 18, 26
 
 
@@ -29,7 +28,7 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
            dump_exported_program=False, artifacts_dir=".", export_params=True, keep_initializers_as_inputs=False, dynamic_axes=None,
            training=TrainingMode.EVAL, operator_export_type=OperatorExportTypes.ONNX, do_constant_folding=True, custom_opsets=None,
            export_modules_as_functions=False, autograd_inlining=True):
-    """A module as an ONNX model: the operators that a call with these arguments runs.
+    """A module, or an ExportedProgram, as an ONNX model: the operators that a call with these arguments runs.
 
     The module really runs, on `args` and `kwargs`, so whatever Python does on the way is followed; tensors among the arguments, also in
     lists, tuples and dicts, are the model's inputs, everything else is as it is in this call. Parameters and buffers keep their names,
@@ -56,17 +55,20 @@ def export(model, args=(), f=None, *, kwargs=None, verbose=None, input_names=Non
     onnx = onnx_package()
     last = min(LAST_OPSET, onnx.defs.onnx_opset_version())
     opset = _checked(last, opset_version, report, profile, dump_exported_program, operator_export_type, export_modules_as_functions)
+    exported = model if isinstance(model, ExportedProgram) else None
+    if exported is not None:
+        model, args, kwargs, dynamic_shapes = _opened(exported, args, kwargs, dynamic_shapes)
     if not isinstance(model, Module):
         raise TypeError(sentence("onnx.export", "a Module", type(model).__name__))
     args, kwargs = ((args,) if isinstance(args, Tensor) else tuple(args)), dict(kwargs or {})
     if not dynamo and f is None:
         raise ValueError(sentence("onnx.export", "a path f with dynamo=False", "none"))
-    if dynamo and model.training:
+    if dynamo and model.training and exported is None:
         warnings.warn("onnx.export: the model is in training mode, in which it may do other things; use model.eval()", stacklevel=2)
     with _mode(model, None if dynamo else training):
         proto = _export(onnx, model, args, kwargs, (input_names, output_names), (dynamic_shapes, dynamic_axes), opset,
                         translations(custom_translation_table, opset), custom_opsets or {})
-        program = ONNXProgram(proto)
+        program = ONNXProgram(proto, exported)
         if verify:
             _verify(program, model, args, kwargs)
     if f is not None:
@@ -87,6 +89,13 @@ def _checked(last, opset, report, profile, dump, kind, functions):
     return opset
 
 
+def _opened(program, args, kwargs, shapes):
+    """The module of an ExportedProgram, the arguments and the dynamic axes that it has where none are given."""
+    if not args and not kwargs:
+        args, kwargs = program.example_inputs
+    return program.module(), args, kwargs, shapes or (program.dynamic_shapes() if program.range_constraints else None)
+
+
 class _mode:
     """The mode of all modules below one, as TrainingMode says, and afterwards as before."""
 
@@ -105,7 +114,7 @@ class _mode:
 
 def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
     leaves = named_leaves(model, args, kwargs)
-    axes = Axes(leaves, input_names(leaves, names[0]))
+    axes = Axes(leaves, input_names(leaves, names[0]), "onnx.export")
     if shapes[0] is not None:
         axes.of_shapes(shapes[0])
     elif shapes[1] is not None:
@@ -128,65 +137,15 @@ def _export(onnx, model, args, kwargs, names, shapes, opset, custom, domains):
 
 def _merged(model, args, kwargs, axes, custom, opset, more):
     """(the traces of some calls, or of more, all of them as one)."""
+    def warn(why, axis):
+        warnings.warn(OnnxExporterWarning(why), stacklevel=places.stacklevel())
+
     try:
-        try:
-            traces = _traces(model, args, kwargs, axes, custom, more)
-        except Untraceable:
-            if not axes.tied():
-                raise
-            traces = _traces(model, args, kwargs, axes, custom, more)
-        trace = merged([trace for trace, *_ in traces])
-        check_results([values for _, values, *_ in traces])
+        return together(axes, lambda inputs: _trace(model, args, kwargs, inputs, custom), warn, more)
     except NoRule as error:
         raise UnsupportedOperatorError(error.args[0], opset, None, error.args[1]) from error
     except Untraceable as error:
         raise OnnxExporterError(str(error).replace("export:", "onnx.export:", 1)) from error
-    return traces, trace
-
-
-def _traces(model, args, kwargs, axes, custom, more):
-    """[(tracer, values of the results, the result, inputs that were written, sizes)] of calls with other sizes of the dynamic axes."""
-    dynamic = list(axes.found.values())
-
-    def changes_of(chosen):
-        changes = {}
-        for axis, n in chosen.items():
-            for k, dim, factor in axis.places:
-                changes.setdefault(k, {})[dim] = n * factor
-        return changes
-
-    def affordable(chosen):
-        changes = changes_of(chosen)
-        return sum(math.prod(changes[k].get(d, n) for d, n in enumerate(axes.tensors[k].shape)) for k in changes) <= AFFORDABLE
-
-    def call(chosen):
-        changes = changes_of(chosen)
-        inputs = [resized(x, changes[k]) if k in changes else copied(x.detach()) for k, x in enumerate(axes.tensors)]
-        return (*_trace(model, args, kwargs, inputs, custom), dict(chosen))
-
-    found = _without_small(probe(dynamic, call, affordable, more))
-    for axis in dynamic:
-        axis.values = tuple([chosen[axis] for *_, chosen in found])
-    return found
-
-
-def _without_small(found):
-    """Without calls of sizes below the sample's in which other operators ran: pooling by a window that is everything is a mean."""
-    first, kept = found[0], found[:4]
-    for one in found[4:]:
-        smaller = [(axis, n) for axis, n in one[-1].items() if n < first[-1][axis]]
-        if smaller and _calls(one) != _calls(first):
-            axis, n = smaller[0]
-            why = sentence("onnx.export", f"the same operators for size {n} of the dynamic axis {axis.name!r}", "others",
-                           use=f"Dim(min=), or the model for sizes near {first[-1][axis]} and above alone")
-            warnings.warn(OnnxExporterWarning(why), stacklevel=6)
-        else:
-            kept.append(one)
-    return kept
-
-
-def _calls(traced):
-    return [(node.name, outline(node.args)) for node in traced[0].nodes]
 
 
 def _trace(model, args, kwargs, inputs, custom):

@@ -6,8 +6,8 @@ numbers, tuples of them, or `Varying` numbers, which depend on dynamic axes: tho
 import numpy as np
 
 from tritorch.dtype import types
-from tritorch.onnx.quantities import Quantities
 from tritorch.tensor import Tensor
+from tritorch.tracing.quantities import Quantities
 from tritorch.tracing.sizes import Baked, Varying
 from tritorch.tracing.tracer import Untraceable, Value
 
@@ -170,6 +170,10 @@ class Graph:
     def plus(self, name, n):
         """A number added to sizes."""
         return name if n == 0 else self.op("Add", name, self.constant([n]))
+
+    def ratio(self, name, divisor):
+        """One floating number over another."""
+        return self.op("Div", name, divisor)
 
     def permuted(self, x, dims):
         return self.op("Transpose", x, perm=[int(d) for d in dims])

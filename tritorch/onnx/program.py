@@ -5,8 +5,8 @@ import numpy as np
 
 from tritorch.onnx.graph import code_of
 from tritorch.onnx.package import evaluator, onnx_package
-from tritorch.onnx.shapes import input_name, paths
 from tritorch.tensor import Tensor, from_array
+from tritorch.tracing.axes import input_name, paths
 
 LARGE = 2 << 30                                                          # bytes: more do not fit into one file of the format
 

@@ -97,6 +97,8 @@ def namespace(name):
         there = importlib.util.find_spec("tritorch.ops." + name) is not None
         if name == "aten":
             found = importlib.import_module("tritorch.ops.aten_names").AtenNamespace(name)
+        elif name == "tritorch":
+            found = importlib.import_module("tritorch.ops.card_names").CardNamespace(name)
         else:
             found = importlib.import_module("tritorch.ops." + name) if there else OpNamespace(name)
         setattr(ops, name, found)

@@ -18,7 +18,9 @@ MORE = (lambda n, k: n + 2 + k, lambda n, k: n + 3 + 2 * k, lambda n, k: n + 5 +
 
 class Axis:
     """A dynamic axis: its name, its size in the sample and the sizes it may have; `places` are (input, dim, factor) where it is, that many
-    times as large. `automatic`: nobody gave it the name. `values`: its sizes in the calls."""
+    times as large. `automatic`: nobody gave it the name; `optional`: it may as well be static. `values`: its sizes in the calls."""
+
+    optional = False
 
     def __init__(self, name, size, low=0, high=None, automatic=False):
         self.name, self.size, self.low, self.high, self.automatic, self.places, self.values = name, size, low, high, automatic, [], ()
@@ -34,6 +36,14 @@ class Axis:
             found = (found[0], self.high, found[2])                      # to the end of the range
         fits = all(n >= max(2, self.low) and (self.high is None or n <= self.high) for n in found)
         return found if fits and len({*found, self.first()}) == 4 else None
+
+
+class Fixed(Untraceable):
+    """The program takes no other sizes of an axis."""
+
+    def __init__(self, axis, why):
+        super().__init__(why)
+        self.axis = axis
 
 
 def resized(x, changes):
@@ -105,7 +115,6 @@ def _one_by_one(axes, base, call):
             except Exception as error:
                 why = f"{type(error).__name__} for {sizes}: {error}"
         else:
-            raise Untraceable(sentence("export", f"a program that takes other sizes than {axis.first()} for the dynamic axis {axis.name!r}",
-                                       why,
-                                       use="a static axis, Dim(min=, max=) or the same name for axes of one size"))
+            raise Fixed(axis, sentence("export", f"a program that takes other sizes than {axis.first()} for the dynamic axis {axis.name!r}",
+                                       why, use="a static axis, Dim(min=, max=) or the same name for axes of one size"))
     return ways

@@ -57,12 +57,13 @@ class Value:
 
 
 class Node:
-    """A call of an operator: `back` if it brings what was written to a view (the second argument) back to what it shows (the first)."""
+    """A call of an operator: `back` if it brings what was written to a view (the second argument) back to what it shows (the first).
+    `into`: what its destinations held, where the tracer asks. `facts` are those of a subclass of the tracer."""
 
-    __slots__ = ("op", "args", "outs", "place", "back")
+    __slots__ = ("op", "args", "outs", "place", "back", "into", "facts")
 
     def __init__(self, op, args, place, back=False):
-        self.op, self.args, self.place, self.back, self.outs = op, args, place, back, ()
+        self.op, self.args, self.place, self.back, self.outs, self.into, self.facts = op, args, place, back, (), (), None
 
     @property
     def name(self):
@@ -79,10 +80,11 @@ class Node:
 
 
 def draws(op, args):
-    """Whether a call draws random numbers: where it drops with a chance p, if that is not 0."""
+    """Whether a call draws random numbers: where it drops with a chance p that is a number, if that is not 0."""
     if "seed" not in op.names:
         return op.__name__ in CHANCE
-    return "p" not in op.names or args[op.names.index("p")] != 0
+    p = args[op.names.index("p")] if "p" in op.names else 1
+    return isinstance(p, Tensor) or p != 0
 
 
 class Memory:
@@ -196,7 +198,7 @@ class Tracer(Interpreter):
         place = places.user_place(3)
         if out is not None:
             return self.write(op, args, out, place)
-        node = Node(op, tuple([self.given(a) for a in args]), place)
+        node = Node(op, self.arguments(op, args), place)
         with self.unseen():
             made = self.proceed(op, args, None)
         if not op.impls and isinstance(args[0], Tensor):
@@ -239,6 +241,10 @@ class Tracer(Interpreter):
         except Looked as error:
             raise NoRule(name, places.place(*places.user_place(3))) from error
 
+    def arguments(self, op, args):
+        """What a node has for the arguments of a call."""
+        return tuple([self.given(a) for a in args])
+
     def given(self, arg):
         if isinstance(arg, Tensor):
             return self.value(arg)
@@ -268,9 +274,9 @@ class Tracer(Interpreter):
         for x in outs:
             if id(home(x)) in self.owned:
                 name = next(n for (owner, _), n in self.names.items() if owner == id(home(x)))
-                raise Untraceable(sentence("export", "a call that leaves parameters and buffers alone",
-                                           f"{op.__name__} at {places.place(*place)} writing to {name!r}", use="model.eval()"))
-        node = Node(op, tuple([self.given(a) for a in args]), place)
+                self.owned_written(x, name, op, place)
+        node = Node(op, self.arguments(op, args), place)
+        node.into = self.destinations(outs)
         chains = [self.chain(x, self.home(x), layout_of(x)) for x in outs]
         for x in outs:
             self.protect(self.home(x))
@@ -287,6 +293,15 @@ class Tracer(Interpreter):
                 memory.values[key] = value
                 memory.past.append(value)
         return made
+
+    def owned_written(self, x, name, op, place):
+        """Memory of a parameter or buffer is about to be written."""
+        raise Untraceable(sentence("export", "a call that leaves parameters and buffers alone",
+                                   f"{op.__name__} at {places.place(*place)} writing to {name!r}", use="model.eval()"))
+
+    def destinations(self, outs):
+        """What is known of destinations before they are written."""
+        return ()
 
     def brought_back(self, view, old, part, whole, place):
         """What a view shows, after the view was written."""
@@ -312,6 +327,9 @@ class Tracer(Interpreter):
                 if not value.depends:
                     value.tensor = copied(value.tensor)
         memory.past = []
+
+    def applied(self, function):
+        """A Function of autograd is called: what its backward does no operator shows."""
 
     def unset(self, x):
         """Memory that nobody has set: zeros, so that it is the same in every call."""

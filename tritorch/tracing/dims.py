@@ -1,11 +1,4 @@
-"""Dynamic axes, under the names of torch.export, for `tritorch.onnx.export`, and names that programs ask for or annotate with. Nothing
-else can be exported.
-
->>> import tritorch as torch
->>> isinstance(torch.nn.Linear(2, 2), torch.export.ExportedProgram), torch.export.Dim("batch", min=2, max=64)
-(False, Dim('batch', max=64))
-"""
-__all__ = ["Dim", "ExportedProgram", "dims", "export"]
+"""Sizes of dynamic axes, as programs that export give them."""
 
 
 class Hint:
@@ -60,13 +53,3 @@ def dims(*names, min=None, max=None):
     (Dim('batch'), Dim('length'))
     """
     return tuple([Dim(name, min=min, max=max) for name in names])
-
-
-class ExportedProgram:
-    """What `export` would make. Nothing is one."""
-
-
-def export(mod, args, kwargs=None, **options):
-    """Raises NotImplementedError."""
-    raise NotImplementedError(f"export: expected a program that runs here, got {type(mod).__name__} to be traced; use tritorch.compile, or "
-                              "onnx.export")

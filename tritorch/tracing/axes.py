@@ -1,10 +1,12 @@
 """Which axes of the inputs are dynamic, from `dynamic_shapes` or `dynamic_axes`, and how inputs are called."""
 import inspect
 
+from tritorch.compiler.containers import parts
 from tritorch.errors import sentence
-from tritorch.export import Dim, Hint
 from tritorch.tensor import Tensor
+from tritorch.tracing.dims import Dim, Hint
 from tritorch.tracing.probes import Axis
+from tritorch.utils import _pytree
 
 
 def named_leaves(model, args, kwargs):
@@ -26,14 +28,23 @@ def named_leaves(model, args, kwargs):
 
 
 def paths(tree, path=()):
-    """(path, leaf) of dicts, lists and tuples."""
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, (list, tuple)):
-        items = enumerate(tree)
-    else:
+    """(path, leaf) of dicts, lists, tuples and other containers."""
+    found = parts(tree)
+    if found is None:
         return [(path, tree)]
-    return [found for key, part in items for found in paths(part, (*path, key))]
+    if isinstance(tree, dict):
+        keys = list(tree)
+    else:
+        keys = getattr(tree, "_fields", None) or (range(len(found[0])) if isinstance(tree, (list, tuple)) else names_of(tree, *found))
+    return [leaf for key, part in zip(keys, found[0]) for leaf in paths(part, (*path, key))]
+
+
+def names_of(tree, children, context):
+    """The names of the children of a dataclass or of another class, their numbers if they have none."""
+    keyed = _pytree._keyed.get(type(tree))
+    if keyed is not None:
+        return [getattr(key, "name", getattr(key, "key", getattr(key, "idx", k))) for k, (key, _) in enumerate(keyed(tree)[0])]
+    return context if isinstance(context, list) and len(context) == len(children) else range(len(children))
 
 
 def input_name(name, path):
@@ -50,10 +61,19 @@ def input_names(leaves, given):
     return given + names[len(given):]
 
 
-class Axes:
-    """The dynamic axes of a call: `found` are Axis, those of one name being one. `outputs` are {(output, dim): name}."""
+def below(spec, key):
+    """What a tree of specifications has for a child of a container."""
+    if spec is None:
+        return None
+    return getattr(spec, key) if isinstance(key, str) and hasattr(spec, key) and not isinstance(spec, dict) else spec[key]
 
-    def __init__(self, leaves, names):
+
+class Axes:
+    """The dynamic axes of a call: `found` are Axis, those of one name being one. `outputs` are {(output, dim): name}. Errors name `who`
+    asks."""
+
+    def __init__(self, leaves, names, who):
+        self.who = who
         self.tensors = [leaf for *_, leaf in leaves if isinstance(leaf, Tensor)]
         self.names, self.found, self.outputs, self.leaves = names, {}, {}, leaves
 
@@ -63,20 +83,21 @@ class Axes:
         if spec is None or spec is Dim.STATIC or isinstance(spec, int) and not isinstance(spec, bool):
             return
         if not -x.ndim <= dim < x.ndim:
-            raise ValueError(sentence("onnx.export", f"dynamic axes among the {x.ndim} of {self.names[k]}", dim))
+            raise ValueError(sentence(self.who, f"dynamic axes among the {x.ndim} of {self.names[k]}", dim))
         dim %= x.ndim
-        spec = Dim(spec) if isinstance(spec, str) else spec
+        spec, optional = Dim(spec) if isinstance(spec, str) else spec, spec is Dim.AUTO
         if isinstance(spec, Hint):
             spec = Dim(automatic)
         if not isinstance(spec, Dim):
-            raise TypeError(sentence("onnx.export", "a Dim, a name, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None for an axis",
+            raise TypeError(sentence(self.who, "a Dim, a name, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None for an axis",
                                      repr(spec)))
         name, size = spec.__name__, x.shape[dim] // spec.factor
         axis = self.found.setdefault(name, Axis(name, size, spec.min, spec.max, name == automatic))
         if axis.size * spec.factor != x.shape[dim]:
-            raise ValueError(sentence("onnx.export", f"one size of all axes named {name!r}, {axis.size}, times {spec.factor}",
+            raise ValueError(sentence(self.who, f"one size of all axes named {name!r}, {axis.size}, times {spec.factor}",
                                       f"{x.shape[dim]} of {self.names[k]}"))
         axis.places.append((k, dim, spec.factor))
+        axis.optional = optional
 
     def labels(self):
         """{sizes in the calls: name}."""
@@ -95,7 +116,7 @@ class Axes:
                 shapes.update({f"{name}_{k}": part for k, part in enumerate(spec)})
         unknown = [name for name in shapes if name not in known]
         if unknown:
-            raise ValueError(sentence("onnx.export", f"dynamic_shapes of {', '.join(sorted(known))}", *unknown))
+            raise ValueError(sentence(self.who, f"dynamic_shapes of {', '.join(sorted(known))}", *unknown))
         k = -1
         for name, path, leaf in self.leaves:
             if not isinstance(leaf, Tensor):
@@ -103,7 +124,9 @@ class Axes:
             k += 1
             spec = shapes.get(name)
             for key in path:
-                spec = spec[key] if spec is not None else None
+                spec = below(spec, key)
+            if isinstance(spec, Hint):                                   # of all its axes
+                spec = [spec] * leaf.ndim
             for dim, what in (spec or {}).items() if isinstance(spec, dict) else enumerate(spec or ()):
                 self.add(k, dim, what, f"{self.names[k]}_dim_{dim}")
 
@@ -118,7 +141,7 @@ class Axes:
                 self.outputs.update({(name, dim): label for dim, label in dims})
             else:
                 known = ", ".join([*self.names, *(output_names or ())])
-                raise ValueError(sentence("onnx.export", f"dynamic_axes of inputs and outputs, {known}", repr(name)))
+                raise ValueError(sentence(self.who, f"dynamic_axes of inputs and outputs, {known}", repr(name)))
 
     def tied(self):
         """Whether axes without names of their own could be one because they are of one size: then they are."""

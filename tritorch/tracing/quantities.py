@@ -1,4 +1,4 @@
-"""Numbers that depend on dynamic axes, as ONNX nodes: the size of a tensor, or whole-number arithmetic on such sizes.
+"""Numbers that depend on dynamic axes, as nodes of a graph: the size of a tensor, or whole-number arithmetic on such sizes.
 
 What a number is made of is told from its values in several calls: it is the size that had the same values, or one or two sizes times and
 plus whole numbers, a quotient that is rounded, a square root or its inverse. If it is none of these, the exporter refuses.
@@ -102,11 +102,14 @@ class Quantities:
         return None
 
     def clipped(self, values):
-        """min(size, c) and max(size, c)."""
+        """min(size + b, c) and max(size + b, c); two sizes have to tell a b that is not 0."""
+        low, high = min(values), max(values)
         for known in self.known:
-            for kind, bound, f in (("Min", max(values), min), ("Max", min(values), max)):
-                if all(f(n, bound) == v for n, v in zip(known, values)):
-                    return self.graph.op(kind, self.size(Varying(known)), self.graph.constant([bound]))
+            for kind, bound, end, f in (("Min", high, low, min), ("Max", low, high, max)):
+                b = int(end - known[values.index(end)])
+                sloped = {n for n, v in zip(known, values) if v != bound}
+                if (b == 0 or len(sloped) > 1) and all(f(n + b, bound) == v for n, v in zip(known, values)):
+                    return self.graph.op(kind, self.graph.plus(self.size(Varying(known)), b), self.graph.constant([bound]))
         return None
 
     def times(self, name, a):
@@ -129,7 +132,20 @@ class Quantities:
                 continue
             if max(factors) - min(factors) <= 1e-12 * max(map(abs, factors)):
                 return self.curved(known, (curve, inverse), factors[0], dtype)
+        found = self.share(n.values, dtype)
+        if found is not None:
+            return found
         raise Baked(f"a number of {n}, which is not made of sizes")
+
+    def share(self, values, dtype):
+        """n / (n - 1), what makes a variance one of a sample, of a whole number n of sizes."""
+        counts = tuple([round(v / (v - 1)) if v > 1 else 0 for v in values])
+        if any(n < 2 or n / (n - 1) != v for n, v in zip(counts, values)):
+            return None
+        whole = self.size(Varying(counts))
+        name, less = [self.graph.cast(self.graph.squeezed(x, 0), types.float64) for x in (whole, self.graph.plus(whole, -1))]
+        name = self.graph.ratio(name, less)
+        return name if dtype is types.float64 else self.graph.cast(name, dtype)
 
     def curved(self, known, kinds, factor, dtype):
         name = self.graph.cast(self.graph.squeezed(self.size(Varying(known)), 0), types.float64)
