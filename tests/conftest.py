@@ -35,9 +35,17 @@ def pytest_collection_modifyitems(config, items):
     which a GPU does not have: there it would run the same test twice."""
     if on_gpu(config):
         for item in items:
-            values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            values = parameters(item).values()
             if "cuda" in item.fixturenames and not any(isinstance(v, str) and v in ("cpu", "simulated") for v in values):
                 item.add_marker(pytest.mark.gpu)
+    elif os.environ.get("TRITORCH_CUDA") == "native":                      # which has a GPU's block sizes in both cases of `tiles`
+        twice = {item for item in items if "cuda" in item.fixturenames and parameters(item).get("tiles") == "simulated"}
+        config.hook.pytest_deselected(items=[item for item in items if item in twice])
+        items[:] = [item for item in items if item not in twice]
+
+
+def parameters(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def pytest_configure(config):
