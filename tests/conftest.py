@@ -218,9 +218,9 @@ def kernels_in(*values):
 
 @pytest.fixture(autouse=True)
 def device_can_run_what_is_forced(request, monkeypatch):
-    """Tests that force a Hopper kernel on an older GPU are left out there, and those of a kind of kernel that is to be avoided: it may
-    hang."""
-    if not (on_gpu(request.config) and "cuda" in request.fixturenames):
+    """Tests that force a Hopper kernel on an older GPU, or on the native device, are left out there, and those of a kind of kernel that
+    is to be avoided: it may hang."""
+    if not ((on_gpu(request.config) or os.environ.get("TRITORCH_CUDA") == "native") and "cuda" in request.fixturenames):
         return
     request.getfixturevalue("cuda")
     from tritorch.cuda import driver, tuner
