@@ -35,9 +35,17 @@ def pytest_collection_modifyitems(config, items):
     which a GPU does not have: there it would run the same test twice."""
     if on_gpu(config):
         for item in items:
-            values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            values = parameters(item).values()
             if "cuda" in item.fixturenames and not any(isinstance(v, str) and v in ("cpu", "simulated") for v in values):
                 item.add_marker(pytest.mark.gpu)
+    elif os.environ.get("TRITORCH_CUDA") == "native":                      # which has a GPU's block sizes in both cases of `tiles`
+        twice = {item for item in items if "cuda" in item.fixturenames and parameters(item).get("tiles") == "simulated"}
+        config.hook.pytest_deselected(items=[item for item in items if item in twice])
+        items[:] = [item for item in items if item not in twice]
+
+
+def parameters(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def pytest_configure(config):
@@ -210,9 +218,9 @@ def kernels_in(*values):
 
 @pytest.fixture(autouse=True)
 def device_can_run_what_is_forced(request, monkeypatch):
-    """Tests that force a Hopper kernel on an older GPU are left out there, and those of a kind of kernel that is to be avoided: it may
-    hang."""
-    if not (on_gpu(request.config) and "cuda" in request.fixturenames):
+    """Tests that force a Hopper kernel on an older GPU, or on the native device, are left out there, and those of a kind of kernel that
+    is to be avoided: it may hang."""
+    if not ((on_gpu(request.config) or os.environ.get("TRITORCH_CUDA") == "native") and "cuda" in request.fixturenames):
         return
     request.getfixturevalue("cuda")
     from tritorch.cuda import driver, tuner

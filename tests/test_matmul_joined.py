@@ -125,11 +125,10 @@ def test_calls_that_repeat_find_the_counters_of_their_stream(cuda):
     x, y = draw(40, 200), draw(200, 50, seed=1)
     a, b, stream = from_array(x).to(cuda), from_array(y).to(cuda), T.cuda.Stream()
     with tuner.forcing("matmul", tiled(4)):
-        outs = [a @ b for _ in range(3)]
-    outs += [a @ b for _ in range(2)]                                    # as recorded
-    T.cuda.synchronize()
-    with T.cuda.stream(stream):
-        outs += [a @ b for _ in range(2)]
+        outs = [a @ b for _ in range(5)]                                 # the later ones as recorded
+        T.cuda.synchronize()
+        with T.cuda.stream(stream):
+            outs += [a @ b for _ in range(2)]
     T.cuda.synchronize()
     for out in outs:
         np.testing.assert_allclose(number(out), x.astype(np.float64) @ y, rtol=1e-5, atol=1e-4)

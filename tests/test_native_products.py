@@ -16,7 +16,7 @@ NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dty
          "f8E5M2": ml_dtypes.float8_e5m2, "f8E4M3FN": ml_dtypes.float8_e4m3fn, "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz}
 TEXT = """module {{
   tt.func public @f(%a: {a}, %b: {b}, %c: {c}) {{
-    %d = tt.dot %a, %b, %c, inputPrecision = tf32 : {a} * {b} -> {c}
+    %d = tt.dot %a, %b, %c, inputPrecision = {precision} : {a} * {b} -> {c}
     tt.return
   }}
 }}"""
@@ -30,9 +30,9 @@ def tensor(shape, element):
 class Compiled:
     """A function of the buffers a, b, c and a place for the result."""
 
-    def __init__(self, shapes, elements, in_place=False, held=None):
+    def __init__(self, shapes, elements, in_place=False, held=None, precision="ieee"):
         a, b, c = (tensor(shape, element) for shape, element in zip(shapes, elements))
-        op = ttir.parse(TEXT.format(a=a, b=b, c=c))[0].blocks[0].ops[0]
+        op = ttir.parse(TEXT.format(a=a, b=b, c=c, precision=precision))[0].blocks[0].ops[0]
         em = Emitter()
         kinds = [value.type for value in op.operands]
         if held:                                                # the operands' buffers have this type already
@@ -185,6 +185,28 @@ def test_nan_and_infinity(elements):
         exact = a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
     special = ~np.isfinite(exact)
     assert special.sum() > 80 and np.array_equal(result[special], exact[special], equal_nan=True) and np.isfinite(result[~special]).all()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3", "ieee"])
+@pytest.mark.parametrize("sizes", [(16, 32, 16), (32, 256, 64), (1, 16, 2)], ids=str)
+def test_what_matrix_units_look_at(precision, sizes):
+    """A kernel may add half of the last bit of TF32 to round: infinity has to stay what it is."""
+    shapes = matrices(*sizes)
+    a, b, c = operands(np.random.default_rng(1), shapes, ("f32",) * 3)
+    a[0, 0], b[1, 3] = np.inf, -np.inf
+    seen, given = (a, b), (a, b)
+    if precision == "tf32":
+        bits = [x.view(np.uint32) & np.uint32(0xFFFFE000) for x in (a, b)]
+        seen, given = [x.view(np.float32) for x in bits], [(x + np.uint32(0x1000)).view(np.float32) for x in bits]
+    result = Compiled(shapes, ("f32",) * 3, precision=precision)(*given, c, np.full_like(c, np.nan))[3]
+    with np.errstate(invalid="ignore"):
+        exact = seen[0].astype(np.float64) @ seen[1] + c
+    np.testing.assert_allclose(result, exact, rtol=0, atol=1e-5 * shapes[0][1] ** 0.5)
+
+
+def test_narrower_types_are_whole_in_tf32():
+    run(matrices(16, 32, 32), ("f16", "f16", "f32"), precision="tf32")
+    run(matrices(16, 32, 32), ("bf16", "bf16", "f32"), precision="tf32")
 
 
 def test_overflow_of_a_half_is_infinity():

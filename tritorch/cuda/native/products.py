@@ -1,7 +1,8 @@
 """tt.dot: products of small matrices, out of registers.
 
 A tile of the result, some rows by some vectors of columns, stays in registers while k runs: each step loads vectors of a row of b, and one
-element of a for each row, which all lanes get. Types narrower than float32 are widened once, before, b into the tiles' own order.
+element of a for each row, which all lanes get. Types narrower than float32 are widened once, before, b into the tiles' own order, and so
+is float32 cut to TF32 where a kernel asks for that: its numbers may count on it that the last bits are not looked at.
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from .conversions import narrow, widen
 from .emit import Buffer, Emitter, Untranslatable, llvm_type
 from .llvm import processor
 from .ttir import Type
+from .vectors import Lanes
 
 SHAPES = {"x86-64-v4": (64, 8, 2), "x86-64-v3": (32, 4, 2)}     # bytes of a vector; rows, vectors of a tile: half of the registers
 NARROWEST = (16, 4, 2)                                          # of older processors
@@ -48,11 +50,11 @@ def dot(em, op, operands, region=None, into=None):
     """
     a, b, c = operands
     out = into or em.allocate(op.results[0].type)
-    element = computed_in(a, c)
+    element, cut = computed_in(a, c), is_cut(op)
     tile = tile_of(*c.type.shape[-2:], element)
-    spare = [em.allocate(kind) for kind in (widened(a, element), columns_together(a, b, tile, element)) if kind]
+    spare = [em.allocate(kind) for kind in (widened(a, element, cut), columns_together(a, b, tile, element, cut)) if kind]
     buffers = [a, b, c, out, *spare]
-    em.call(function(em, buffers, tile, element), "void", *(("ptr", x.base) for x in buffers))
+    em.call(function(em, buffers, tile, element, cut), "void", *(("ptr", x.base) for x in buffers))
     for x in spare:
         em.release(x)
     return [out]
@@ -65,17 +67,22 @@ def computed_in(a, c):
     return c.type.element if c.type.element in ("f64", "i32") else "f32"
 
 
-def function(em, buffers, tile, element):
+def is_cut(op):
+    """Whether the operands are float32 of which only the bits of TF32 count."""
+    return op.attributes.get("inputPrecision") == "tf32" and op.operands[0].type.element == "f32"
+
+
+def function(em, buffers, tile, element, cut):
     """(symbol, definitions) of the product of such matrices: a kernel often has several of a kind, and LLVM's time is the user's."""
     kinds = [x.type for x in buffers[:4]]
-    symbol = "@dot_" + "_".join("x".join(map(str, (*kind.shape, kind.element))) for kind in kinds)
+    symbol = "@dot_" + "_".join("x".join(map(str, (*kind.shape, kind.element))) for kind in kinds) + "_tf32" * cut
     if symbol in em.definitions:
         return symbol, {}
     inner = Emitter()
     inner.count = em.count                                      # so that names are of one function alone
     a, b, c, out, *spare = (Buffer(f"%p{i}", x.type) for i, x in enumerate(buffers))
-    left = widen_all(inner, a, spare.pop(0), element) if widened(a, element) else a
-    right = put_together(inner, b, spare.pop(0), element) if spare else b
+    left = widen_all(inner, a, spare.pop(0), element, cut) if widened(a, element, cut) else a
+    right = put_together(inner, b, spare.pop(0), element, cut) if spare else b
     with inner.loop("0", batches(c)) as i:
         product(inner, *(matrix(inner, x, i) for x in (left, right, c, out)), tile, element)
     arguments = ", ".join(f"ptr %p{i}" for i in range(len(buffers)))
@@ -95,30 +102,30 @@ def matrix(em, x, i):
 
 
 # operands
-def widened(x, element):
-    """The type of a in the type that is computed in; None if it has it."""
-    return None if x.type.element == element else x.type.of(element)
+def widened(x, element, cut):
+    """The type of a in the type that is computed in; None if it has it, and is not cut."""
+    return None if x.type.element == element and not cut else x.type.of(element)
 
 
-def widen_all(em, x, out, element):
+def widen_all(em, x, out, element, cut):
     lanes, several = min(16, x.type.size), min(STEPS * 16, x.type.size)
     with em.loop("0", x.type.size, several) as first:
         for v in range(0, several, lanes):
             i = linear(em, first, 1, v)
-            em.store(out, i, widen_to(em, em.load(x, i, lanes), x.type.element, element, lanes), lanes)
+            em.store(out, i, as_operand(em, em.load(x, i, lanes), x.type.element, element, lanes, cut), lanes)
     return out
 
 
-def columns_together(a, b, tile, element):
+def columns_together(a, b, tile, element, cut):
     """The type of b in the type that is computed in, and in another order: the first columns, as many as a tile has, of all rows, then the
     next ones: (N / columns · K, columns). None if b is best read as it is. Rows that are 512 bytes apart share few places of a cache."""
     *batch, K, N = b.type.shape
-    if b.type.element == element and (N < WIDE or K * N < LARGE or a.type.shape[-2] < TALL):
+    if b.type.element == element and not cut and (N < WIDE or K * N < LARGE or a.type.shape[-2] < TALL):
         return None
     return Type((*batch, N // tile.columns * K, tile.columns), element)
 
 
-def put_together(em, b, out, element):
+def put_together(em, b, out, element, cut):
     """Write b into a buffer of the type of `columns_together`."""
     (K, N), columns = b.type.shape[-2:], out.type.shape[-1]
     lanes = min(columns, 16)
@@ -128,13 +135,20 @@ def put_together(em, b, out, element):
             first, place = linear(em, k, N, j), linear(em, j, K, em.value("mul", "i64", 1, k, str(columns)))
             for step, v in itertools.product(range(min(STEPS, K)), range(0, columns, lanes)):
                 x = em.load(source, linear(em, first, 1, step * N + v), lanes)
-                em.store(target, linear(em, place, 1, step * columns + v), widen_to(em, x, b.type.element, element, lanes), lanes)
+                em.store(target, linear(em, place, 1, step * columns + v), as_operand(em, x, b.type.element, element, lanes, cut), lanes)
     return out
 
 
 def linear(em, x, factor, y):
     """x · factor + y"""
     return em.value("add", "i64", 1, em.value("mul", "i64", 1, x, str(factor)), str(y))
+
+
+def as_operand(em, register, source, element, lanes, cut):
+    """Matrix units do not look at the last 13 bits of float32."""
+    if cut:
+        return (Lanes(em, register, "f32", lanes).bits() & 0xFFFFE000).as_float().register
+    return widen_to(em, register, source, element, lanes)
 
 
 def widen_to(em, register, source, element, lanes):
