@@ -14,7 +14,7 @@ from tritorch.ops.nll import nll_backward
 from tritorch.ops.rows import FEW, FEW_ACROSS, WHOLE_ACROSS, rows
 from tritorch.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 
-SHAPES = (130, 2), (131, 3), (70, 10), (9, 50), (5, 257), (2, 21, 7, 9), (1, 3, 130), (1, 64, 9), (2, 150, 17)
+SHAPES = (130, 2), (131, 3), (70, 10), (9, 50), (5, 257), (2, 21, 7, 9), (1, 3, 130), (1, 64, 9), (2, 150, 33)
 LAYOUTS = {
     "as they are": lambda x: x,
     "with gaps": lambda x: torch.cat((x, x, x), 1)[:, x.shape[1]:2 * x.shape[1]],
@@ -158,7 +158,8 @@ def test_every_way_of_softmax_agrees_with_float64(shape, layout, log, cuda, monk
         with tuner.forcing(family, candidate):
             f.into(out, x, 1)
         np.testing.assert_allclose(out.float().cpu().array, want, rtol=bound, atol=bound, err_msg=str(candidate))
-        assert (room[:, :n] == 7).all() and (room[:, 2 * n:] == 7).all(), candidate
+        around = room.cpu().float().array                                # on the simulated GPU to ask of all took nine tenths of this test
+        assert (around[:, :n] == 7).all() and (around[:, 2 * n:] == 7).all(), candidate
 
 
 @pytest.mark.parametrize("log", [False, True])
