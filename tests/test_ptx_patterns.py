@@ -82,7 +82,7 @@ CASES = {                                                                # patte
 
 
 def trained(compile, make, shape, autocast):
-    """A step, and the bits of all that four calls of it leave behind: moments keep those of gradients that parameters lose. It is in
+    """A step, and the bits of all that five calls of it leave behind: moments keep those of gradients that parameters lose. It is in
     float32, as rounding to a half type hides much."""
     torch.manual_seed(0)
     model = make().cuda()
@@ -99,7 +99,7 @@ def trained(compile, make, shape, autocast):
         optimizer.zero_grad()
         return loss.detach(), out.detach()
 
-    results = [t for _ in range(4) for t in step(torch.randn(*shape).cuda())]
+    results = [t for _ in range(5) for t in step(torch.randn(*shape).cuda())]
     moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     return step, [t.detach().cpu().float().numpy() for t in (*results, *model.state_dict().values(), *moments)]
 
