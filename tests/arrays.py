@@ -17,4 +17,4 @@ def draw_tensor(*shape, dtype=tritorch.float32, seed=0):
 
 def same_numbers(x, y):
     """Raise unless two tensors, on whatever devices and of whatever dtypes, hold the same numbers."""
-    np.testing.assert_array_equal(*[v.detach().to(tritorch.float64).cpu().array for v in (x, y)])
+    np.testing.assert_array_equal(*[v.detach().cpu().to(tritorch.float64).array for v in (x, y)])

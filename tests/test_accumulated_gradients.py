@@ -55,9 +55,9 @@ def test_the_sum_of_all_passes(layer, dtype, device):
     ws = parameters(device, *shapes, dtype=dtype)
     alone, names = passes(function, ws, 3, dtype, device)
     for w, parts in zip(ws, zip(*alone)):
-        want = sum(p.double().cpu().numpy() for p in parts)
-        size = sum(np.abs(p.double().cpu().numpy()) for p in parts) + 1
-        error = np.abs(w.grad.double().cpu().numpy() - want) / size
+        want = sum(p.cpu().double().numpy() for p in parts)
+        size = sum(np.abs(p.cpu().double().numpy()) for p in parts) + 1
+        error = np.abs(w.grad.cpu().double().numpy() - want) / size
         assert error.max() <= (1e-6 if dtype is torch.float32 else 2 ** -7)
     assert layer == "addmm" or not {"add", "copy_to"} & set(names), names        # the bias of addmm is no product
 
@@ -76,11 +76,11 @@ def test_half_types_are_rounded_once(device):
     (w, b), x = parameters(device, (7, 5), (7,), dtype=torch.bfloat16), draw(6, 5, seed=3).to(device, torch.bfloat16)
     g = draw(6, 7, seed=4).to(device, torch.bfloat16)
     w.grad, b.grad = [draw(*p.shape, seed=5).to(device, torch.bfloat16) for p in (w, b)]
-    want = [w.grad.double().cpu().numpy() + g.double().cpu().numpy().T @ x.double().cpu().numpy(),
-            b.grad.double().cpu().numpy() + g.double().cpu().numpy().sum(0)]
+    want = [w.grad.cpu().double().numpy() + g.cpu().double().numpy().T @ x.cpu().double().numpy(),
+            b.grad.cpu().double().numpy() + g.cpu().double().numpy().sum(0)]
     F.linear(x, w, b).backward(g)
     for p, exact in zip((w, b), want):
-        np.testing.assert_array_equal(p.grad.float().cpu(), torch.tensor(exact).bfloat16().float())
+        np.testing.assert_array_equal(p.grad.cpu().float(), torch.tensor(exact).bfloat16().float())
 
 
 def test_it_is_the_same_gradient_written_once(device):
@@ -165,15 +165,15 @@ def test_a_gradient_that_is_read_is_not_written_early(device):
     (w, v), x = parameters(device, (5, 5), (5, 5)), draw(5, 5, seed=3).to(device)
     start = draw(5, 5, seed=4).to(device)
     w.grad, v.grad = start.clone(), start.clone()
-    s, one, two = [t.detach().double().cpu().numpy() for t in (start, w, v)]
+    s, one, two = [t.detach().cpu().double().numpy() for t in (start, w, v)]
     F.linear(w.grad, w).backward(x)
-    np.testing.assert_allclose(w.grad.cpu(), s + x.double().cpu().numpy().T @ s, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(w.grad.cpu(), s + x.cpu().double().numpy().T @ s, rtol=1e-5, atol=1e-5)
     w.grad = start.clone()
     F.linear(x, w).backward(w.grad)
-    np.testing.assert_allclose(w.grad.cpu(), s + s.T @ x.double().cpu().numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(w.grad.cpu(), s + s.T @ x.cpu().double().numpy(), rtol=1e-5, atol=1e-5)
     w.grad = start.clone()
     F.feed_forward(v.grad, w, None, v, None, "relu").backward(x)
-    hidden, g = np.maximum(s @ one.T, 0), x.double().cpu().numpy()
+    hidden, g = np.maximum(s @ one.T, 0), x.cpu().double().numpy()
     np.testing.assert_allclose(w.grad.cpu(), s + ((g @ two) * (hidden > 0)).T @ s, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(v.grad.cpu(), s + g.T @ hidden, rtol=1e-5, atol=1e-4)
 

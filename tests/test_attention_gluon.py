@@ -93,7 +93,7 @@ def test_programs_share_the_blocks(length):
 
 
 @pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (40, 0), (0, 3), (61, None)])
-@pytest.mark.parametrize("shape", [(1, 2, 1, 40, 40), (1, 4, 2, 100, 150), (2, 1, 1, 20, 200), (1, 1, 1, 5, 5)])
+@pytest.mark.parametrize("shape", [(1, 2, 1, 40, 40), (1, 4, 2, 70, 110), (2, 1, 1, 20, 200), (1, 1, 1, 5, 5)])
 @pytest.mark.parametrize("by_rows, rows, keys, kept, stages, programs, beside, behind", [
     (False, 16, 32, 2, 2, 3, 0, 0), (True, 32, 32, 1, 3, 2, 3, 0), (False, 16, 64, 1, 2, 5, 0, 1), (True, 32, 32, 2, 2, 3, 2, 1)])
 def test_together(by_rows, rows, keys, kept, stages, programs, beside, behind, shape, left, right):

@@ -16,7 +16,7 @@ def drawn(*shape, dtype=torch.float32, device="cpu", last=False):
 
 
 def arrays(tensors):
-    return [None if t is None else t.detach().float().cpu().numpy() for t in tensors]
+    return [None if t is None else t.detach().cpu().float().numpy() for t in tensors]
 
 
 def in_turn(x, mean, var, w, b, training, momentum=0.1, eps=1e-5, *, residual=None):

@@ -90,6 +90,6 @@ def test_a_step_with_clip_is_clipping_and_a_step(cuda, dtype, norm):
                 optimize.clip_by_norm([g], *clip)
             optimize.update([p], [g], [m], None, None, None, None, None, 0.5, (0.0, 0.0, 0.0), Recipe("sgd", (0.9, 1.0), "momentum"), None,
                             *([] if apart else [clip]))
-            found.append((p.float().cpu().numpy(), m.float().cpu().numpy()))
+            found.append((p.cpu().float().numpy(), m.cpu().float().numpy()))
         np.testing.assert_array_equal(*found)
         assert np.isnan(found[0]).all() == np.isnan(norm)

@@ -24,7 +24,7 @@ def trained(compile, device, dtype, conv, size=(5, 6), last=True):
         return [out.detach(), *[p.grad for p in (*first.parameters(), *layer.parameters())]]
 
     step = compile(step)
-    return step, [[t.float().cpu().numpy() for t in step(x)] for _ in range(5)]
+    return step, [[t.cpu().float().numpy() for t in step(x)] for _ in range(5)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -205,7 +205,7 @@ def test_three_channels_become_four(layout, channels, tiles, cuda, monkeypatch):
 
     got = convolution(there(x), there(w), None, (6, 10), *rest), convolution_weight(g.to(cuda), there(x), (5, 3), *rest)
     for a, b in zip(got, want):
-        np.testing.assert_allclose(a.float().cpu().array, b.array, rtol=1e-2, atol=1e-2 * np.abs(b.array).max())
+        np.testing.assert_allclose(a.cpu().float().array, b.array, rtol=1e-2, atol=1e-2 * np.abs(b.array).max())
 
 
 @pytest.mark.parametrize("groups", [1, 8])
@@ -317,4 +317,4 @@ def test_wide_numbers_give_the_same_bits(channels, groups, stride, dtype, monkey
         out = conv2d(x, w, b, stride, 1, 1, groups)
         outcomes.append([out, *T.autograd.grad(out, (x, w, b), T.ones_like(out))])
     for narrow, wide in zip(*outcomes, strict=True):
-        np.testing.assert_array_equal(narrow.detach().float().cpu().array, wide.detach().float().cpu().array)
+        np.testing.assert_array_equal(narrow.detach().cpu().float().array, wide.detach().cpu().float().array)

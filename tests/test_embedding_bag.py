@@ -118,8 +118,8 @@ def test_long_bags_in_half_types(cuda):
             leaf.grad = None
             out = F.embedding_bag(torch.tensor(index).cuda(), leaf, torch.tensor(offsets).cuda(), mode="sum")
             out.backward(torch.ones_like(out))
-            found.append((out.detach().float().cpu().numpy(), leaf.grad.float().cpu().numpy()))
-        want = by_loop(leaf.detach().double().cpu().numpy(), index, offsets, "sum")
+            found.append((out.detach().cpu().float().numpy(), leaf.grad.cpu().float().numpy()))
+        want = by_loop(leaf.detach().cpu().double().numpy(), index, offsets, "sum")
         np.testing.assert_allclose(found[0][0], want, rtol=1e-2 if kind is torch.bfloat16 else 1e-5, atol=1e-5)
         np.testing.assert_allclose(found[0][1], np.bincount(index)[:, None].repeat(5, 1), rtol=4e-3 if kind is torch.bfloat16 else 1e-6)
         assert all(a.tobytes() == b.tobytes() for a, b in zip(*found))

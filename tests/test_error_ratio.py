@@ -38,14 +38,16 @@ def few_large_tiles(monkeypatch):
 
 
 def number(x):
-    return x.detach().to(T.float64).cpu().array
+    return x.detach().cpu().to(T.float64).array
 
 
 def in_memory(x, between, dtype, device, turned=False):
-    """The numbers of a matrix, or with its transposed memory, whose rows lie further apart than they are long; NaN in between."""
+    """The numbers of a matrix, or with its transposed memory, whose rows lie further apart than they are long; NaN in between. The host
+    lays them out: kernels in a GPU's tiles took the most of a test's time."""
     rows, columns = x.shape[::-1] if turned else x.shape
-    memory = T.full((rows, columns + -columns % 16 + between), float("nan"), dtype=dtype, device=device)
-    memory[:, :columns] = from_array(np.ascontiguousarray(x.T if turned else x)).to(device).to(dtype)
+    memory = T.full((rows, columns + -columns % 16 + between), float("nan"), dtype=dtype)
+    memory[:, :columns] = from_array(np.ascontiguousarray(x.T if turned else x)).to(dtype)
+    memory = memory.to(device)
     return memory[:, :columns].mT if turned else memory[:, :columns]
 
 
@@ -77,9 +79,9 @@ def holds(kind, candidate, shape, turned, device):
     out = in_memory(np.full(want.shape, np.nan), between, dtype, device)
     with settled(precision, matmul=candidate):
         gemm.gemm(out, left, right)
-    got, memory = number(out), number(T.as_strided(out, (want.shape[0], out.stride(0)), (out.stride(0), 1)))
-    assert np.isnan(memory[:, want.shape[1]:]).all() and (memory[:, :want.shape[1]] == got).all()
-    error = size_of_error(got, want)
+    memory = number(T.as_strided(out, (want.shape[0], out.stride(0)), (out.stride(0), 1)))
+    assert np.isnan(memory[:, want.shape[1]:]).all()
+    error = size_of_error(memory[:, :want.shape[1]], want)
     assert error <= MOST * allowed, f"{error / allowed:.3f} times the error of PyTorch"
 
 
@@ -257,9 +259,9 @@ def attended(kind, size, causal, heads=2):
 
 def heads_in_memory(x, dtype, device):
     """(1, heads, rows, size), row by row in memory, and NaN between two heads."""
-    memory = T.full((x.shape[1], x.shape[0], x.shape[2] + 16), float("nan"), dtype=dtype, device=device)
-    memory[..., :x.shape[2]] = from_array(np.ascontiguousarray(x.swapaxes(0, 1))).to(device).to(dtype)
-    return memory[..., :x.shape[2]].transpose(0, 1).unsqueeze(0)
+    memory = T.full((x.shape[1], x.shape[0], x.shape[2] + 16), float("nan"), dtype=dtype)
+    memory[..., :x.shape[2]] = from_array(np.ascontiguousarray(x.swapaxes(0, 1))).to(dtype)
+    return memory.to(device)[..., :x.shape[2]].transpose(0, 1).unsqueeze(0)
 
 
 def attends(kind, size, causal, device, **candidates):

@@ -15,7 +15,7 @@ H200 = (132, 232448, 9)
 
 
 def number(x):
-    return x.detach().to(T.float32).cpu().array
+    return x.detach().cpu().to(T.float32).array
 
 
 @pytest.fixture

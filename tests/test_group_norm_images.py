@@ -69,7 +69,7 @@ def test_dtypes_and_what_is_not_given(kind, given, cuda, tiles, few):
     array = tritorch.tensor(np.random.default_rng(0).standard_normal((2, 20, 5, 6))).to(dtype).double().numpy()       # rounded
     out = F.group_norm(images(array, "gapped", cuda, dtype), 4, *[None if p is None else tritorch.tensor(p).to(cuda, wide) for p in (w, b)])
     digits = {"float16": 11, "bfloat16": 8, "float64": 22}[kind]
-    np.testing.assert_allclose(out.double().cpu().numpy(), expected(array, 4, w, b, 1e-5), rtol=2.0 ** -digits, atol=2.0 ** -digits)
+    np.testing.assert_allclose(out.cpu().double().numpy(), expected(array, 4, w, b, 1e-5), rtol=2.0 ** -digits, atol=2.0 ** -digits)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -115,7 +115,7 @@ def backward(x, g, groups, weight, eps):
 def close(found, want, digits):
     for ours, right in zip(found, want):
         scale = max(1, np.abs(right).max())
-        np.testing.assert_allclose(ours.double().cpu().numpy(), right, rtol=2.0 ** -digits, atol=scale * 2.0 ** -digits)
+        np.testing.assert_allclose(ours.cpu().double().numpy(), right, rtol=2.0 ** -digits, atol=scale * 2.0 ** -digits)
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "planes", "gapped planes"])

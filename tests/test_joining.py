@@ -19,9 +19,9 @@ def test_short_rows_one_after_the_other(widths, kind, cuda):
         parts = [torch.tensor(rng.integers(0, 2, (rows, n))).to(getattr(torch, kind)) for n in widths]
         want = np.concatenate([part.float().numpy() for part in parts], 1)
         there = [part.to(cuda) for part in parts]
-        np.testing.assert_array_equal(torch.cat(there, -1).float().cpu().numpy(), want)
+        np.testing.assert_array_equal(torch.cat(there, -1).cpu().float().numpy(), want)
         out = torch.empty(rows, 2 * sum(widths), dtype=parts[0].dtype, device=cuda)[:, ::2]
-        np.testing.assert_array_equal(torch.cat(there, 1, out=out).float().cpu().numpy(), want)
+        np.testing.assert_array_equal(torch.cat(there, 1, out=out).cpu().float().numpy(), want)
         if max(widths) == 1 == min(widths):
             stacked = torch.stack([part[:, 0].to(cuda) for part in parts], -1)
-            np.testing.assert_array_equal(stacked.float().cpu().numpy(), want)
+            np.testing.assert_array_equal(stacked.cpu().float().numpy(), want)

@@ -154,13 +154,9 @@ def test_import_is_light():
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_file_keeps_its_measure(path):
+def test_file_and_functions_keep_their_measure(path):
     lines = (ROOT / path).read_text().splitlines()
     assert not FORBIDDEN_NAMES.match(path.name), "a name that says nothing: use a noun of the field"
     reason = re.search(r"(?i)\b(lines|long|length|one file)\b", "\n".join(lines[:5]))
     assert len(lines) <= 400 or reason, f"{len(lines)} lines: split it, or state in its first five lines why it is long"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_functions_keep_their_measure(path):
     assert not content(path)[1]

@@ -22,7 +22,7 @@ def run(lib, loss, device="cpu", dtype=None, bias=True, create_graph=False):
     tensors = [(t if dtype is None else t.to(getattr(lib, dtype))).requires_grad_() for t in tensors]
     out = loss(lib.nn.functional, *tensors, lib.tensor(TARGET).to(device), lib.tensor(WEIGHT).to(device))
     grads = lib.autograd.grad(out.sum(), tensors, create_graph=create_graph)
-    return [t.detach().float().cpu().numpy() for t in (out, *grads)]
+    return [t.detach().cpu().float().numpy() for t in (out, *grads)]
 
 
 CALLS = {
@@ -91,7 +91,7 @@ def test_rows_that_wait_in_shared_memory(dtype, classes, weighted, reduction, cu
         with tuner.forcing("linear_cross_entropy", way):
             loss = F.linear_cross_entropy(tensors[0], tensors[1], target.to(cuda), linear_bias=tensors[2], reduction=reduction,
                                           weight=weight.to(tensors[0]) if weighted else None)
-        found.append([t.detach().double().cpu().numpy() for t in (loss, *torch.autograd.grad(loss, tensors))])
+        found.append([t.detach().cpu().double().numpy() for t in (loss, *torch.autograd.grad(loss, tensors))])
     for want, got in zip(*found):
         assert np.abs(want).max() > 0 and np.abs(got - want).max() <= 2.0 ** (-7 if dtype == "bfloat16" else -10) * np.abs(want).max()
 
@@ -129,7 +129,7 @@ def test_autocast_casts_the_operands_and_raises_the_loss(cuda):
         halves[1].register_hook(lambda g: seen.append(g.dtype))
         seen, total = [], F.linear_cross_entropy(*halves[:2], t, linear_bias=halves[2], weight=c, reduction="sum")
         for v, g in zip((x, w, b), torch.autograd.grad(total, halves)):  # of a mean they are scaled before they are rounded
-            want = g.float().cpu().numpy() / c.cpu().numpy()[TARGET].sum()
+            want = g.cpu().float().numpy() / c.cpu().numpy()[TARGET].sum()
             np.testing.assert_allclose(v.grad.cpu().numpy(), want, rtol=0, atol=2 ** -7 * np.abs(want).max())
         assert seen == [torch.bfloat16] and not torch.equal(w.grad, w.grad.bfloat16().float())       # that of the weight never is
 
@@ -149,7 +149,7 @@ def test_gradients_of_a_mean_need_no_pass_of_their_own(cuda, dtype, weighted):
             loss.register_hook(lambda g: g.mul_(2.0))
         with Calls() as calls:
             loss.backward(torch.full((), 2.0, device=device) if change == "given" else None)
-        return calls.names.count("mul"), [g.double().cpu().numpy() * (0.5 if change else 1) for g in (x.grad[:13], w.grad)]
+        return calls.names.count("mul"), [g.cpu().double().numpy() * (0.5 if change else 1) for g in (x.grad[:13], w.grad)]
 
     exact = [torch.tensor(a).to(low).double().requires_grad_() for a in (X, W)]
     weight = torch.tensor(WEIGHT).to(low).double() if weighted else None

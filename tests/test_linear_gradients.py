@@ -21,7 +21,7 @@ def layer_of(device, n=5, k=4, dtype=torch.float32):
 
 def exact(x, g):
     """Gradients of weight and bias in float64, of operands that are rounded to bfloat16."""
-    x, g = [t.detach().bfloat16().double().cpu().numpy().reshape(-1, t.shape[-1]) for t in (x, g)]
+    x, g = [t.detach().bfloat16().cpu().double().numpy().reshape(-1, t.shape[-1]) for t in (x, g)]
     return g.T @ x, g.sum(0)
 
 

@@ -60,9 +60,9 @@ def test_one_gradient_for_all_and_half_types(name, cuda):
     x = x.to(cuda).requires_grad_()
     y = getattr(tritorch, name)(x, 1)
     gx, = tritorch.autograd.grad(y.sum(), x)
-    np.testing.assert_allclose(y.detach().float().cpu().array, want.detach().numpy(), rtol=2 ** -8)
+    np.testing.assert_allclose(y.detach().cpu().float().array, want.detach().numpy(), rtol=2 ** -8)
     bound = 2 ** -8 * np.abs(slope.numpy()).max() if name == "log_softmax" else 2 ** -8 * want.max().item()
-    np.testing.assert_allclose(gx.float().cpu().array, slope.numpy(), atol=4 * bound)
+    np.testing.assert_allclose(gx.cpu().float().array, slope.numpy(), atol=4 * bound)
 
 
 @pytest.mark.parametrize("name", NAMES)

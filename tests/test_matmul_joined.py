@@ -27,7 +27,7 @@ HOPPER = [dict(kernel="small", BLOCK_M=64, BLOCK_N=32, BLOCK_K=64, num_warps=4, 
 
 
 def number(x):
-    return x.float().cpu().array if x.dtype.name != "float64" else x.cpu().array
+    return x.cpu().float().array if x.dtype.name != "float64" else x.cpu().array
 
 
 def cleared(index=0):

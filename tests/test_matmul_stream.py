@@ -128,7 +128,7 @@ def streamed(*args, **options):
 
 
 def number(x):
-    return x.float().cpu().array
+    return x.cpu().float().array
 
 
 def turned(x):

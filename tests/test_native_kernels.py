@@ -123,8 +123,8 @@ def test_programs_add_to_the_same_places(native, dtype):
     out, old = torch.zeros(5, dtype=dtype, device="cuda"), torch.zeros(3000, dtype=dtype, device="cuda")
     adding_kernel[(24,)](out, old, on_device(x).to(dtype), on_device(places), 3000, BLOCK=128)
     expected = np.bincount(places, x, 5)
-    np.testing.assert_array_equal(out.double().cpu().numpy(), expected)
-    old = old.double().cpu().numpy()
+    np.testing.assert_array_equal(out.cpu().double().numpy(), expected)
+    old = old.cpu().double().numpy()
     for k in range(5):                                                                  # each has seen what those before it left
         seen = old[(places == k) & (x == 1)]
         np.testing.assert_array_equal(np.sort(seen), np.arange(expected[k]))

@@ -128,7 +128,7 @@ def test_pixels_shuffled_and_back(shape, r, kind, cuda):
     for device in ("cpu", cuda):
         image = torch.tensor(x, device=device).to(getattr(torch, kind))
         made = F.pixel_shuffle(image, r)
-        assert made.dtype is image.dtype and (made.double().cpu().numpy() == want).all() and made.shape == want.shape
+        assert made.dtype is image.dtype and (made.cpu().double().numpy() == want).all() and made.shape == want.shape
         assert torch.equal(F.pixel_unshuffle(made, r), image)
         if len(lead) == 1:
             assert torch.equal(F.pixel_shuffle(image.to(memory_format=torch.channels_last), r), made)

@@ -1,10 +1,11 @@
-"""Products beyond their sums on the GPU made of PTX: scales, 8-bit numbers, dropout, residuals, parts made in registers."""
+"""Products beyond their sums on the GPU made of PTX: scales, 8-bit numbers, dropout, residuals, parts made in registers. What they are
+compared with, which other tests run too, runs in lockstep."""
 import numpy as np
 import pytest
 
 pytest.importorskip("triton")
 
-from test_ptx_matrix import HALF, draw, gpu, numbers, product, tiles  # noqa: E402, F401  gpu is a fixture
+from test_ptx_matrix import HALF, draw, gpu, lockstep, numbers, product, tiles  # noqa: E402, F401  gpu is a fixture
 
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import tuner  # noqa: E402
@@ -22,8 +23,9 @@ def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
     (x, _), (w, _), (b, _), (residual, _) = [draw("bfloat16", *s) for s in ((150, 136), (264, 136), (264,), (150, 264))]
     with tuner.forcing("matmul", HALF[kind]):
         got = linear_residual(x, w, b, residual, p, 7, 1 << 33)
-        want = linear(x, w, b)
-    want = residual + (random_dropout(want, p, 7, 1 << 33) if p else want)
+        with lockstep(gpu):
+            want = linear(x, w, b)
+            want = residual + (random_dropout(want, p, 7, 1 << 33) if p else want)
     np.testing.assert_array_equal(numbers(got), numbers(want))
 
 
@@ -33,12 +35,15 @@ def test_what_is_added_or_has_a_slope(gpu, kind):  # noqa: F811
     shapes = (150, 72), (72, 264), (150, 264), (264,), (150, 264)
     (g, _), (w, _), (pre, _), (bias, _), (residual, _) = [draw("bfloat16", *s) for s in shapes]
     with tuner.forcing("matmul", HALF[kind]):
-        product, slope = g @ w, linear_slope(g, w, pre, "gelu_tanh")
-        joined, affine = linear_residual(g, w.mT, bias, residual), linear(g, w.mT, bias)
+        slope = linear_slope(g, w, pre, "gelu_tanh")
+        joined = linear_residual(g, w.mT, bias, residual)
         total = torch.addmm(pre, g, w)
         out = pre.clone().addmm_(g, w)
-    np.testing.assert_array_equal(numbers(slope), numbers(gelu_tanh_backward(product, pre)))
-    np.testing.assert_array_equal(numbers(joined), numbers(residual + affine))
+        with lockstep(gpu):
+            product = g @ w
+            slopes, sums = gelu_tanh_backward(product, pre), residual + linear(g, w.mT, bias)
+    np.testing.assert_array_equal(numbers(slope), numbers(slopes))
+    np.testing.assert_array_equal(numbers(joined), numbers(sums))
     np.testing.assert_array_equal(numbers(out), numbers(total))
     assert np.abs(numbers(total) - numbers(pre) - numbers(product)).max() <= 2.0 ** -6 * np.abs(numbers(total)).max()
 
@@ -57,9 +62,11 @@ def test_activations_of_float64(gpu, activation):  # noqa: F811
     (x, _), (w, _), (b, _) = draw("float64", 20, 24), draw("float64", 72, 24), draw("float64", 72)
     with tuner.forcing("matmul", tiles("plain", 32, 64, 32, 4, num_stages=3, splits=1)):
         out, pre = linear_activation(x, w, b, activation)
-        slope, product = linear_slope(x, w.mT, pre, activation), x @ w.mT
-    np.testing.assert_array_equal(numbers(out), numbers(forward(pre)))
-    np.testing.assert_array_equal(numbers(slope), numbers(backward(product, pre)))
+        slope = linear_slope(x, w.mT, pre, activation)
+        with lockstep(gpu):
+            outs, slopes = forward(pre), backward(x @ w.mT, pre)
+    np.testing.assert_array_equal(numbers(out), numbers(outs))
+    np.testing.assert_array_equal(numbers(slope), numbers(slopes))
 
 
 @pytest.mark.parametrize("kind", ["plain", "in parts", "persistent", "one consumer", "one consumer, stream", "two consumers"])
@@ -68,7 +75,8 @@ def test_gradients_of_weight_and_bias_are_added_to_sums(gpu, kind):  # noqa: F81
     (g, _), (x, _) = draw("bfloat16", 208, 144), draw("bfloat16", 208, 264)
     (weight, _), (bias, _) = draw("float32", 144, 264), draw("float32", 144)
     with tuner.forcing("matmul", HALF[kind]):
-        want = [a + b for a, b in zip((weight, bias), linear_gradients(g, x, torch.float32))]
+        with lockstep(gpu):
+            want = [a + b for a, b in zip((weight, bias), linear_gradients(g, x, torch.float32))]
         linear_gradients.into((weight, bias), g, x, torch.float32, weight, bias)
     for found, expected in zip((weight, bias), want):
         np.testing.assert_array_equal(numbers(found), numbers(expected))

@@ -32,6 +32,16 @@ def gpu(request):
         yield gpu
 
 
+@contextlib.contextmanager
+def lockstep(gpu):
+    """Inside, all warps run together, twice as fast: for what comes of kernels that other tests run in other orders."""
+    torch.cuda.synchronize()                                             # what waits for its kernel does not run in here
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "seed", None)
+        yield
+        torch.cuda.synchronize()
+
+
 def draw(dtype, *shape):
     """A tensor of the device, and its numbers."""
     x = torch.tensor(RNG.standard_normal(shape).astype(np.float64)).to(getattr(torch, dtype))
@@ -115,7 +125,7 @@ def test_the_last_of_a_tile_adds_up_what_two_kernels_do(gpu):
     (a, left), (b, right), (before, added) = draw("bfloat16", 328, 200), draw("bfloat16", 328, 264), draw("float32", 200, 264)
     outs = [before.clone() for _ in range(2)]
     sums = [torch.full((200,), 7.0, device="cuda") for _ in range(2)]
-    with tuner.forcing("matmul", HALF["one consumer, stream"]):
+    with lockstep(gpu), tuner.forcing("matmul", HALF["one consumer, stream"]):
         gemm(outs[0], a.mT, b, outs[0], row_sums=sums[0])
     with tuner.forcing("matmul", HALF["one consumer, joined"]):
         gemm(outs[1], a.mT, b, outs[1], row_sums=sums[1])
@@ -212,11 +222,13 @@ def test_products_before_hopper(gpu, dtype, candidate):
 
 
 # ------------------------------------------------------------------ attention, convolution, groups, the last layer of a language model
-def same_as_float64(function, *shapes, epsilon=8 * EPSILON["bfloat16"]):
-    """A function of tensors in bfloat16 on the device, and its gradients, against the CPU's in float64."""
+def same_as_float64(function, *shapes, epsilon=8 * EPSILON["bfloat16"], forward=contextlib.nullcontext):
+    """A function of tensors in bfloat16 on the device, inside of `forward()`, and its gradients, against the CPU's in float64."""
     there = [draw("bfloat16", *shape)[0].requires_grad_() for shape in shapes]
     here = [x.detach().cpu().to(torch.float64).requires_grad_() for x in there]
-    out, reference = function(*there), function(*here)
+    with forward():
+        out = function(*there)
+    reference = function(*here)
     g = draw("bfloat16", *out.shape)[0]
     found = [out, *torch.autograd.grad([out], there, [g])]
     expected = [reference, *torch.autograd.grad([reference], here, [g.cpu().to(torch.float64)])]
@@ -264,9 +276,9 @@ def test_lean_attention_is_the_same_to_the_bit(gpu, way, dtype, rows, asked):
         mask[0, ..., :70] = True
         options = {"attn_mask": mask.cuda(), "dropout_p": 0.2}
     found = []
-    for candidate in LEAN[way]:
+    for candidate, order in zip(LEAN[way], (lockstep(gpu), contextlib.nullcontext())):
         torch.manual_seed(3)
-        with tuner.forcing("attention_forward", candidate), torch.no_grad():
+        with order, tuner.forcing("attention_forward", candidate), torch.no_grad():
             found.append(numbers(F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)))
     if way == "halves":                                                  # sums of other threads
         np.testing.assert_allclose(*found, atol=2 * EPSILON[dtype] * np.abs(found[0]).max())
@@ -294,7 +306,7 @@ def test_gradients_of_attention_together(gpu, way, size, causal):
     """Three blocks of keys take turns, whatever the order of the programs."""
     with tuner.forcing("attention_forward", WAYS["plain"][0]), tuner.forcing("attention_backward", way):
         same_as_float64(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True),
-                        (1, 2, 264, size), (1, 1, 264, size), (1, 1, 264, size))
+                        (1, 2, 264, size), (1, 1, 264, size), (1, 1, 264, size), forward=lambda: lockstep(gpu))
 
 
 def test_attention_in_a_window_with_slopes(gpu):
@@ -310,7 +322,8 @@ def test_attention_in_a_window_with_slopes(gpu):
 def test_an_order_taken_out_of_a_compiled_kernel_is_noticed(gpu, way, size, order):
     """Programs that take turns tell each other by acquire and release alone."""
     q, k, v = (draw("bfloat16", 1, 1, 264, size)[0].requires_grad_() for _ in range(3))
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with lockstep(gpu):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     kernels, run = [], gpu._run
     with tuner.forcing("attention_backward", way), pytest.MonkeyPatch.context() as patch, ahead.staying():
         patch.setattr(gpu, "_run", lambda kernel, launch: (kernels.append(kernel), run(kernel, launch)))

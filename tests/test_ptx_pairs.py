@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from test_ptx_matrix import EPSILON, close, draw, numbers, tiles  # noqa: E402
+from test_ptx_matrix import EPSILON, close, draw, lockstep, numbers, tiles  # noqa: E402
 
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import tuner  # noqa: E402
@@ -36,11 +36,11 @@ def gpu():
         yield gpu
 
 
-def by_both(kind, call):
+def by_both(gpu, kind, call):
     """What a call gives, by pairs; the bits of single programs."""
     with tuner.forcing("matmul", {**KINDS[kind], "CLUSTER": 2}):
         pairs = call()
-    with tuner.forcing("matmul", KINDS[kind]):
+    with lockstep(gpu), tuner.forcing("matmul", KINDS[kind]):
         alone = call()
     for found, expected in zip(pairs, alone, strict=True):
         np.testing.assert_array_equal(numbers(found), numbers(expected))
@@ -48,13 +48,13 @@ def by_both(kind, call):
     return pairs
 
 
-def product(kind, m, n, k, layout="nn"):
+def product(gpu, kind, m, n, k, layout="nn"):
     turned_a, turned_b = LAYOUTS[layout]
     a, left = draw("bfloat16", *((k, m) if turned_a else (m, k)))
     b, right = draw("bfloat16", *((n, k) if turned_b else (k, n)))
     a, left = (a.mT, left.T) if turned_a else (a, left)
     b, right = (b.mT, right.T) if turned_b else (b, right)
-    out, = by_both(kind, lambda: [a @ b])
+    out, = by_both(gpu, kind, lambda: [a @ b])
     close(out, left @ right, np.abs(left) @ np.abs(right) / np.sqrt(k), 2 * EPSILON["bfloat16"])
 
 
@@ -63,27 +63,27 @@ def product(kind, m, n, k, layout="nn"):
     (THREE, (200, 264, 200), "nn"), (FLAT, (200, 136, 168), "nt")])
 def test_products(gpu, kind, shape, layout):
     """Odd numbers of rows of tiles, whose last has a neighbour of zeros; one column of tiles and several; more tiles than programs."""
-    product(kind, *shape, layout)
+    product(gpu, kind, *shape, layout)
 
 
 @pytest.mark.parametrize("kind, shape", [(TWO, (72, 72, 72)), (ONE, (8, 8, 72))])
 def test_one_tile_has_a_neighbour_of_zeros(gpu, kind, shape):
-    product(kind, *shape)
+    product(gpu, kind, *shape)
 
 
 def test_matrices_one_after_the_other(gpu):
     """No pair has tiles of two of them; a is one for all of them."""
     (a, left), (b, right) = draw("bfloat16", 264, 72), draw("bfloat16", 2, 72, 72)
-    out, = by_both(TWO, lambda: [a @ b])
+    out, = by_both(gpu, TWO, lambda: [a @ b])
     close(out, left @ right, np.abs(left) @ np.abs(right) / np.sqrt(72), 2 * EPSILON["bfloat16"])
 
 
 def test_activations_and_residuals(gpu):
     """A bias and gelu with what is before it; a residual, which comes by TMA."""
     (x, left), (w, right), (bias, more), (added, _) = [draw("bfloat16", *s) for s in ((136, 72), (72, 72), (72,), (136, 72))]
-    out, pre = by_both(TWO, lambda: linear_activation(x, w, bias, "gelu_tanh"))
+    out, pre = by_both(gpu, TWO, lambda: linear_activation(x, w, bias, "gelu_tanh"))
     close(pre, left @ right.T + more, np.abs(left) @ np.abs(right.T) / np.sqrt(72) + np.abs(more), 2 * EPSILON["bfloat16"])
-    by_both(TWO, lambda: [linear_residual(x, w, bias, added)])
+    by_both(gpu, TWO, lambda: [linear_residual(x, w, bias, added)])
 
 
 def test_sums_of_rows_and_wider_results(gpu):
@@ -94,7 +94,7 @@ def test_sums_of_rows_and_wider_results(gpu):
         gemm(out, a.mT, b, row_sums=sums)
         return out, sums
 
-    out, sums = by_both(ONE, call)
+    out, sums = by_both(gpu, ONE, call)
     close(out, left.T @ right, np.abs(left.T) @ np.abs(right) / np.sqrt(136), 2.0 ** -18)
     close(sums, left.sum(0), np.abs(left).sum(0), 2.0 ** -20)
 

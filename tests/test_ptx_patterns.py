@@ -101,7 +101,7 @@ def trained(compile, make, shape, autocast):
 
     results = [t for _ in range(5) for t in step(torch.randn(*shape).cuda())]
     moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    return step, [t.detach().float().cpu().numpy() for t in (*results, *model.state_dict().values(), *moments)]
+    return step, [t.detach().cpu().float().numpy() for t in (*results, *model.state_dict().values(), *moments)]
 
 
 @pytest.mark.parametrize("case", CASES)

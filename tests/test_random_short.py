@@ -27,8 +27,8 @@ def test_two_normals_of_16_bits_share_a_word(cuda, dtype, n, monkeypatch):
     for d in ("cpu", cuda):
         g = Generator(d)
         plain, moved = (T.empty(n, dtype=kind, device=d).normal_(*args, generator=g.manual_seed(11)) for args in ((), (0.5, 2.0)))
-        np.testing.assert_allclose(plain.double().cpu().array, expected, rtol=digits, atol=5e-6)
-        np.testing.assert_allclose(moved.double().cpu().array, 0.5 + 2 * expected, rtol=digits, atol=1e-5)
+        np.testing.assert_allclose(plain.cpu().double().array, expected, rtol=digits, atol=5e-6)
+        np.testing.assert_allclose(moved.cpu().double().array, 0.5 + 2 * expected, rtol=digits, atol=1e-5)
 
 
 @pytest.mark.parametrize("way", draws.SHORT, ids=str)
@@ -37,7 +37,7 @@ def test_all_ways_to_draw_them_give_the_same(cuda, way):
     expected = box_muller(words(11, 0, 4096, rounds=7))[:8191]
     with tuner.forcing("draws", {"BLOCK": block, "SHORT": words_turned, "INVERSE": inverse, "num_warps": 4}):
         got = T.empty(8191, dtype=T.float16, device=cuda).normal_(generator=Generator(cuda).manual_seed(11))
-    np.testing.assert_allclose(got.double().cpu().array, expected, rtol=2.0**-11, atol=5e-6)
+    np.testing.assert_allclose(got.cpu().double().array, expected, rtol=2.0**-11, atol=5e-6)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 0x4700), ("bfloat16", 0x40E0)])

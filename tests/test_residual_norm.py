@@ -32,7 +32,7 @@ def run(function, center, tensors, p):
     outs = function(center, *tensors, p, generator)
     tensors = tensors if center else tensors[:3]
     weights = [tritorch.tensor(draw(*o.shape, seed=9 + k)).to(o) for k, o in enumerate(outs)]
-    return [t.detach().float().cpu().array for t in (*outs, *tritorch.autograd.grad(outs, tensors, weights))]
+    return [t.detach().cpu().float().array for t in (*outs, *tritorch.autograd.grad(outs, tensors, weights))]
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -65,7 +65,7 @@ def test_half_types_beside_float32_in_any_layout(gaps, cuda, tiles):
         x, residual = x.requires_grad_(), residual.requires_grad_()
         outs = F.dropout_add_layer_norm(x, residual, (48,), w, w, input_bias=w)
         grads = tritorch.autograd.grad(outs, (x, residual, w), (g, g_sum))
-        found.append([t.detach().float().cpu().array for t in (*outs, *grads)])
+        found.append([t.detach().cpu().float().array for t in (*outs, *grads)])
     for got, want in zip(found[1], found[0]):
         np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
 
@@ -111,7 +111,7 @@ def test_the_bias_of_the_layer_in_front(shape, p, kinds, center, cuda, tiles):
         for k, (got, want) in enumerate(zip(*found)):
             error = 3e-2 * shape[0] ** 0.5 if rounded and k else 5e-4
             assert got.dtype is want.dtype
-            got, want = [t.detach().float().cpu().array for t in (got, want)]
+            got, want = [t.detach().cpu().float().array for t in (got, want)]
             np.testing.assert_allclose(got, want, rtol=error, atol=error)
 
 
@@ -183,4 +183,4 @@ def test_one_result_alone(used, kinds, cuda):
                 found.append(tritorch.autograd.grad(outs[some], tensors, weights[some]))
             assert used == 1 or not {"fill", "zero_", "zeros"}.intersection(calls.names)
         for a, b in zip(*found):
-            np.testing.assert_array_equal(a.float().cpu().array, b.float().cpu().array)
+            np.testing.assert_array_equal(a.cpu().float().array, b.cpu().float().array)

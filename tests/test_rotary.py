@@ -90,7 +90,7 @@ def test_half_types_compute_in_float32(cuda):
     for place in ("cpu", cuda):
         got = F.rotary_embedding(x.to(place), *[tritorch.tensor(t).to(place) for t in (cos, sin)])
         assert got.dtype is tritorch.bfloat16
-        np.testing.assert_allclose(got.float().cpu().array, want, rtol=0.004, atol=0.004)
+        np.testing.assert_allclose(got.cpu().float().array, want, rtol=0.004, atol=0.004)
 
 
 def test_gradients_of_the_tables(cuda):

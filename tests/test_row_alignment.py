@@ -37,7 +37,7 @@ def test_rows_of_any_alignment(name, columns, step, dtype, cuda):
         results += [out, *torch.autograd.grad(out, [x], g)]
     for a, b in zip(got, want):
         bound = (2e-2 if dtype is torch.bfloat16 else 1e-5) * float(b.abs().max())
-        np.testing.assert_allclose(a.detach().float().cpu().numpy(), b.detach().float().numpy(), rtol=0, atol=bound)
+        np.testing.assert_allclose(a.detach().cpu().float().numpy(), b.detach().float().numpy(), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize(("columns", "step", "align"), [
@@ -104,4 +104,4 @@ def test_weights_of_another_width_beside_short_rows(columns, cuda, monkeypatch):
             results.append([out, *torch.autograd.grad(out, inputs, padded(columns, columns, out.dtype, place, 3))])
         for a, b in zip(*results):
             want = b.detach().float().numpy()
-            np.testing.assert_allclose(a.detach().float().cpu().numpy(), want, rtol=0, atol=2e-2 * float(np.abs(want).max()))
+            np.testing.assert_allclose(a.detach().cpu().float().numpy(), want, rtol=0, atol=2e-2 * float(np.abs(want).max()))

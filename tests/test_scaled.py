@@ -19,7 +19,7 @@ F = T.nn.functional
 
 
 def number(x):
-    return x.detach().to(T.float32).cpu().array.astype(np.float64)
+    return x.detach().cpu().to(T.float32).array.astype(np.float64)
 
 
 def turned(x):

@@ -33,7 +33,7 @@ def on(x, device, turned=False, dtype=T.float32):
 
 
 def number(x):
-    return x.to(T.float32).cpu().array
+    return x.cpu().to(T.float32).array
 
 
 @pytest.mark.parametrize("turned", TURNS)

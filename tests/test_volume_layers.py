@@ -141,7 +141,7 @@ def test_transposed_convolutions_are_products_to_autocast(dims, cuda):
     assert out.dtype is T.bfloat16
     out.float().sum().backward()
     assert {p.grad.dtype for p in (x, *layer.parameters())} == {T.float32}
-    np.testing.assert_allclose(out.detach().float().cpu().array, layer(x).detach().cpu().array, atol=0.05)
+    np.testing.assert_allclose(out.detach().cpu().float().array, layer(x).detach().cpu().array, atol=0.05)
 
 
 def test_a_network_of_volumes_is_captured(cuda):

@@ -47,6 +47,6 @@ def test_the_gradients_of_a_wide_layer_norm_are_those_of_the_cpu(gpu):
     for place in "cpu", "cuda":
         leaves = [t.to(place).detach().requires_grad_() for t in (x, w, b)]
         torch.nn.functional.layer_norm(leaves[0], (8200,), *leaves[1:]).backward(g.to(place))
-        found[place] = [leaf.grad.float().cpu().numpy() for leaf in leaves]
+        found[place] = [leaf.grad.cpu().float().numpy() for leaf in leaves]
     for got, expect in zip(found["cuda"], found["cpu"]):
         np.testing.assert_allclose(got, expect, rtol=2e-2, atol=2e-2)

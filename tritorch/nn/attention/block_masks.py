@@ -81,8 +81,8 @@ def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device=None, BLOCK_SIZE=BLO
     """The BlockMask of a mask function (batch, head, q_idx, kv_idx) for `flex_attention`. B and H may be None: one mask for all.
 
     >>> import tritorch as torch; from tritorch.nn.attention.flex_attention import create_block_mask
-    >>> m = create_block_mask(lambda b, h, q, k: q >= k, None, None, 512, 512, "cpu"); m.shape, m.sparsity()
-    ((1, 1, 512, 512), 37.5)
+    >>> m = create_block_mask(lambda b, h, q, k: q >= k, None, None, 64, 64, "cpu", BLOCK_SIZE=16); m.shape, m.sparsity()
+    ((1, 1, 64, 64), 37.5)
     """
     rows, keys = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
     mask = create_mask(mask_mod, B, H, Q_LEN, KV_LEN, device)

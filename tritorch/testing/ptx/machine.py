@@ -76,7 +76,7 @@ class Machine:
         self.retries, self.steps, self.state = 0, 0, {}
         self.waited = np.zeros(self.ctas, bool) if launch.early else None
         self.at_end = [_all_waited] if launch.early else []      # checks of what may be under way no more
-        self.unfenced = proxies.start(self)                      # its marks
+        self.unfenced, self.marked = proxies.start(self), False  # its marks, and whether there may be any
         self.clusters = clusters.Clusters(self)
         self._deal(self.alive)
 

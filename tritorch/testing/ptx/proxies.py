@@ -2,7 +2,7 @@
 
 Each 16 bytes of shared memory remember the warp that wrote them last and has not executed a fence since. A fence of the writer clears
 that, as does a fence of any other warp that has met the writer at a barrier or through an mbarrier since the write: a fence may stand on
-either side.
+either side. While nobody has written since, there is nothing to look at (`machine.marked`).
 """
 import numpy as np
 
@@ -26,12 +26,14 @@ def start(machine):
 def written(machine, places, lanes):
     """Threads have written the bytes at these places."""
     machine.unfenced[places // GRANULE] = FIRST + machine.thread[lanes] // WARP
+    machine.marked = True
 
 
 def cleared(machine, places):
     """These bytes are on their way by a copy that wgmma sees without a fence: TMA, and cp.async after its wait and a barrier. Of cp.async
     the PTX ISA does not say so; CUTLASS and Triton feed wgmma that way."""
-    machine.unfenced[places // GRANULE] = CLEAN
+    if machine.marked:
+        machine.unfenced[places // GRANULE] = CLEAN
 
 
 def _rows(machine):
@@ -40,6 +42,8 @@ def _rows(machine):
 
 def publish(machine, lanes):
     """These threads release what they wrote: others may acquire it, and fence in their place. `lanes` is a mask."""
+    if not machine.marked:
+        return
     for cta, warp in _warps(machine, lanes):
         marks = _rows(machine)[cta]
         marks[marks == FIRST + warp] = PUBLISHED
@@ -52,14 +56,17 @@ def _warps(machine, lanes):
 
 @instruction("fence.proxy.async", "fence.proxy.async.shared::cta")
 def fence(machine, ins):
-    if machine.unfenced is not None:
+    if machine.unfenced is not None and machine.marked:
         for cta, warp in _warps(machine, machine.mask):
             marks = _rows(machine)[cta]
             marks[(marks == FIRST + warp) | (marks == PUBLISHED)] = CLEAN
+        machine.marked = bool(np.count_nonzero(machine.unfenced))
 
 
 def check_async(machine, places, lanes):
     """Raise where an asynchronous operation of these threads meets bytes that threads wrote without a fence since; places (lanes, …)."""
+    if not machine.marked:
+        return
     stale = machine.unfenced[places // GRANULE]
     if np.count_nonzero(stale):
         i = np.argwhere(stale)[0]

@@ -74,13 +74,19 @@ def chunks(places, width):
 
 def global_places(machine, tensor_map, corner, lane, chunk=1):
     """(flat places of the elements inside the tensor, mask of the tile)."""
-    addresses, inside = tile(tensor_map, corner, chunk)
-    inside = np.broadcast_to(inside, tensor_map.box[::-1])
-    wanted = np.broadcast_to(addresses, inside.shape)[inside].astype(np.uint64)
+    wanted, inside = _inside(tensor_map, tuple(corner), chunk)
     problem = machine.global_problem(wanted, tensor_map.itemsize, np.full(wanted.size, lane)) if wanted.size else None
     if problem:
         raise machine.fault(problem[1], lane)
     return (wanted - np.uint64(machine.memory.base)) // np.uint64(tensor_map.itemsize), inside
+
+
+@functools.lru_cache(256)
+def _inside(tensor_map, corner, chunk):
+    """(addresses of the elements inside the tensor, mask of the tile), of a tile that several CTAs load."""
+    addresses, inside = tile(tensor_map, corner, chunk)
+    inside = np.broadcast_to(inside, tensor_map.box[::-1])
+    return np.broadcast_to(addresses, inside.shape)[inside].astype(np.uint64), inside
 
 
 _TO = [f"cp.async.bulk.tensor.{n}d.shared::{{}}.global.mbarrier::complete_tx::bytes" for n in range(1, 6)]
