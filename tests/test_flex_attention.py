@@ -86,6 +86,35 @@ def test_scores(name):
     np.testing.assert_allclose(got.numpy(), plain(q, k, v, mod)[0], atol=2e-6)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_functions_are_called_as_seldom_as_they_allow(device):
+    rng, calls, sizes = np.random.default_rng(2), [], (2, 3, 5, 7)
+    with torch.cuda.simulate():
+        table, rows = [torch.from_numpy(rng.random(s) > 0.5).to(device) for s in ((3, 11), (5, 7))]
+
+        def counted(mod):
+            def mask(b, h, q, k):
+                calls.append(q.shape)
+                return mod(b, h, q, k)
+            return mask
+
+        for mod, most, expected in (
+                (lambda b, h, q, k: table[h, q - k + 4 + 2 * b], 1, lambda b, h, q, k: table[h, q - k + 4 + 2 * b]),
+                (lambda b, h, q, k: b.new_ones((), dtype=torch.bool), 1, lambda b, h, q, k: True),
+                (lambda b, h, q, k: table[h][q - k + 4 + 2 * b], 2 * 3, lambda b, h, q, k: table[h, q - k + 4 + 2 * b]),
+                (lambda b, h, q, k: rows[q][k], 2 * 3 * 5, lambda b, h, q, k: rows[q, k]),
+                (lambda b, h, q, k: (q - k).max() > 0, 210, lambda b, h, q, k: q > k),
+                (lambda b, h, q, k: q > k if k > 2 else q == k, 210, lambda b, h, q, k: q > k if k > 2 else q == k)):
+            mask = counted(mod)
+            for _ in range(2):
+                del calls[:]
+                found = flex.create_mask(mask, *sizes, device).tolist()
+                assert all(found[b][h][q][k] == bool(expected(b, h, q, k)) for b, h, q, k in np.ndindex(sizes))
+            assert len(calls) == most
+        with pytest.raises(IndexError):
+            flex.create_mask(lambda b, h, q, k: rows[q, k + 1], *sizes, device).sum().item()
+
+
 def test_gradients_reach_what_score_functions_read():
     q, k, v = [x.double()[..., :2].detach().requires_grad_() for x in operands(torch, 1, 1, 1, 2, 3)]
     table = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)

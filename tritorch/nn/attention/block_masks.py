@@ -1,6 +1,8 @@
 """Which blocks of scores a mask leaves: BlockMask of `flex_attention`, and masks as functions of places."""
+import contextlib
 import inspect
 import itertools
+import weakref
 from types import CellType, FunctionType
 
 from tritorch import cuda
@@ -46,12 +48,79 @@ def _joined(name, mask_mods, join, neutral):
 
 
 def everywhere(mod, places, score=None):
-    """What a function of (score,) batch, head, row and key says of all of them, (B, H, Q, K): `places` are their numbers. It is called
-    once, for all at once."""
-    lead = () if score is None else (0,)
-    for k in (3, 2, 1, 0):
-        mod = vmap(mod, in_dims=(*lead, *[0 if k == d else None for d in range(4)]))
-    return mod(*(() if score is None else (score,)), *places)
+    """What a function of (score,) batch, head, row and key says of all of them, (B, H, Q, K): `places` are their numbers.
+
+    It is called once, with tensors that are broadcast, if that gives what it says of single places, at some of which one looks when a
+    function is met the first time. If not, it is called for each batch and head (`bias[h][q - k]`), or for each row too (`table[q][k]`),
+    or at last for every place (`if q > 3`), which takes as long as a loop does.
+    """
+    looped = _met(mod)
+    if looped is not None or cuda.is_current_stream_capturing():         # then nobody may look
+        return _over(mod, looped or 0, places, score)
+    _settle(places)                                                      # a wrong index of an earlier call is that one's
+    for looped in (0, 2, 3):
+        try:
+            found = _over(mod, looped, places, score)
+            _settle(places)
+            if _says_so_of_single_places(mod, places, score, found):
+                _note(mod, looped)
+                return found
+        except Exception:                                                # what is wrong with the function the last way says
+            with contextlib.suppress(Exception):
+                _settle(places)
+    found = _over(mod, 4, places, score)
+    _note(mod, 4)
+    return found
+
+
+def _over(mod, looped, places, score):
+    """The answers of calls for each number of the first dims, the others broadcast."""
+    rest, score = range(looped, 4), () if score is None else (score,)
+
+    def call(*args):
+        return mod(*args).expand([len(places[d]) for d in rest])
+
+    for d in range(looped - 1, -1, -1):
+        call = vmap(call, in_dims=(*[0 for _ in score], *[0 if k == d else None for k in range(4)]))
+    return call(*score, *places[:looped], *[places[d].view([-1 if k == d else 1 for k in rest]) for d in rest])
+
+
+def _settle(places):
+    """Have the device tell of wrong indices."""
+    if places[0].is_cuda:
+        cuda.synchronize(places[0].device)
+
+
+def _says_so_of_single_places(mod, places, score, found):
+    """Whether the function gives the same for some of the first, last and middle places alone."""
+    if not found.numel():
+        return True
+    ends = [(0, len(x) - 1) for x in places]
+    middle = tuple([(2 * last + n) // 3 for n, (_, last) in enumerate(ends)])
+    for at in [*[*itertools.product(*ends)][::3], middle]:
+        alone = mod(*(() if score is None else (score[at],)), *[x[n] for x, n in zip(places, at)])
+        if alone.numel() != 1 or not alone.reshape(()).allclose(found[at], rtol=1e-3, atol=1e-5, equal_nan=True):
+            return False
+    return True
+
+
+def _met(mod):
+    """Over how many dims a function has to be called one by one, None if that is not known. While a graph is captured, what another
+    function of the same code takes is taken."""
+    key = mod if not cuda.is_current_stream_capturing() else getattr(mod, "__code__", mod)
+    try:
+        return _ways.get(key)
+    except TypeError:                                                    # it cannot be a key
+        return None
+
+
+def _note(mod, looped):
+    for key in (mod, getattr(mod, "__code__", mod)):
+        with contextlib.suppress(TypeError):
+            _ways[key] = looped
+
+
+_ways = weakref.WeakKeyDictionary()                                      # function or code -> over how many dims it is called one by one
 
 
 def places_of(B, H, Q, K, device):
