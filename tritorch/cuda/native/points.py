@@ -262,8 +262,8 @@ class Evaluator:
         if op.name not in STRIDES:
             return None
         parts = [(self.fixed(operand), self.along(operand, axis)) for operand in op.operands]
-        if op.name in WRAPPING and [stride for _, stride in parts] == [1, 0]:
-            return int(op.name == "arith.remsi")                            # see `wrapped`
+        if op.name in (*WRAPPING, "tt.mulhiui") and [stride for _, stride in parts] == [1, 0]:
+            return int(op.name == "arith.remsi")                            # see `wrapped`, `same_half`
         return None if any(stride is None for _, stride in parts) else STRIDES[op.name](*parts)
 
     @staticmethod
@@ -292,6 +292,8 @@ class Evaluator:
         if stride is None:
             if op.name in WRAPPING and parts[0][1] == 1 and parts[1][1] == 0 and op.name.endswith("si"):
                 return self.wrapped(op, parts, conditions, point)
+            if op.name == "tt.mulhiui" and parts[0][1] == 1 and parts[1][1] == 0:
+                return self.same_half(op, parts, conditions, point)
             return None
         if op.name == "tt.bitcast" and stride and pointee_size(op.operands[0].type) != pointee_size(op.results[0].type):
             return None
@@ -308,6 +310,17 @@ class Evaluator:
         conditions.append(em.value("icmp slt", element, 1, last, divisor))
         conditions.append(em.value("icmp sge", element, 1, first, "0"))
         return (quotient, 0, tuple(conditions)) if op.name == "arith.divsi" else (remainder, 1, tuple(conditions))
+
+    def same_half(self, op, parts, conditions, point):
+        """High halves of products of a factor and numbers that follow each other, none of which wraps: quotients, as kernels have them of
+        a divisor's reciprocal. They are the same if the first and the last are."""
+        em, element = self.em, op.results[0].type.element
+        (first, _, _), (factor, _, _) = parts
+        last = em.value("add", element, 1, first, str(point.lanes - 1))
+        halves = [elementwise.find(op)(em, op, [number, factor], 1) for number in (first, last)]
+        conditions.append(em.value("icmp ule", element, 1, first, last))
+        conditions.append(em.value("icmp eq", element, 1, *halves))
+        return halves[0], 0, tuple(conditions)
 
     def divided(self, op, run, registers, lanes):
         """Quotients or remainders of which `wrapped` knows the first: it tells the others, or all are divided."""
@@ -378,4 +391,4 @@ STRIDES = {
     "arith.trunci": lambda a: a[1],
     "tt.bitcast": lambda a: a[1],
 } | dict.fromkeys([*(f"arith.{name}" for name in "divsi remsi divui remui andi ori xori minsi maxsi minui maxui shli shrsi shrui".split()),
-                   "tt.int_to_ptr", "tt.ptr_to_int"], equal)
+                   "tt.int_to_ptr", "tt.ptr_to_int", "tt.mulhiui"], equal)

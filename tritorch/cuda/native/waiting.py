@@ -14,7 +14,8 @@ from .points import VIEWS, Point, flat
 from .ttir import Type
 
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
-MOST = 16                                       # operators in what is computed again wherever it is needed
+MOST = 16                                       # operators in what is computed again wherever it is needed; along lanes whose numbers
+                                                # follow each other it is for the first of them alone: three times as many
 DEAR = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 
 
@@ -31,7 +32,8 @@ class Waiting:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
             cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if self.dear(op) else 1)
-            if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
+            steady = self.at.along(result, len(result.type.shape) - 1) is not None
+            if cost <= MOST * (1 + 2 * steady) and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:
                 self.wait(op, result.type.shape)
