@@ -57,10 +57,18 @@ def strides_of(shape):
     return strides
 
 
-def flat(em, shape, indices):
-    """The number of an element, row by row."""
+def strides_in(buffer, shape):
+    """How far the neighbours along each dim are from each other."""
+    if buffer.order is None:
+        return strides_of(shape)
+    strides = strides_of([shape[d] for d in buffer.order])
+    return [strides[buffer.order.index(d)] for d in range(len(shape))]
+
+
+def flat(em, strides, indices):
+    """The number of an element."""
     total = "0"
-    for index, stride in zip(indices, strides_of(shape)):
+    for index, stride in zip(indices, strides):
         total = plus(em, total, times(em, index, stride))
     return total
 
@@ -159,11 +167,11 @@ class Evaluator:
         return found(self.em, op, registers, lanes), lanes
 
     def from_buffer(self, buffer, shape, point):
-        em = self.em
-        start = flat(em, shape, point.indices)
+        em, strides = self.em, strides_in(buffer, shape)
+        start = flat(em, strides, point.indices)
         if point.lanes == 1 or point.axis is None:
             return em.load(buffer, start, 1), 1
-        stride = strides_of(shape)[point.axis]
+        stride = strides[point.axis]
         if stride == 1:
             return em.load(buffer, start, point.lanes), point.lanes
         kind, one = llvm_type(buffer.type.element, point.lanes), llvm_type(buffer.type.element)
@@ -352,7 +360,8 @@ class Evaluator:
         if None in parts or parts[0][1] not in (0, 1) or parts[1][1] != 0:
             return None
         em, element, stride = self.em, value.type.element, int(op.name == "arith.remsi") and parts[0][1]
-        start, step = flat(em, value.type.shape, point.indices), strides_of(value.type.shape)[point.axis]
+        strides = strides_in(buffer, value.type.shape)
+        start, step = flat(em, strides, point.indices), strides[point.axis]
         first, conditions = em.load(buffer, start, 1), [c for part in parts for c in part[2]]
         if parts[0][1]:
             last = em.load(buffer, plus(em, start, (point.lanes - 1) * step), 1)
