@@ -17,6 +17,7 @@ from .points import VIEWS, Point, flat, strides_in
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
 MOST = 16                                       # operators in what is computed again wherever it is needed; along lanes whose numbers
                                                 # follow each other it is for the first of them alone: three times as many
+NEVER = 1000
 DEAR = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 
 
@@ -32,7 +33,7 @@ class Waiting:
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if self.dear(op) else 1)
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else NEVER) for o in op.operands) + (MOST if self.dear(op) else 1)
             steady = self.at.along(result, len(result.type.shape) - 1) is not None
             if cost <= MOST * (1 + 2 * steady) and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
