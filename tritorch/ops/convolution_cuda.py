@@ -33,6 +33,7 @@ DEPTHWISE = {True: ((16, 64, 4), (32, 64, 4), (32, 64, 8), (8, 128, 4), (64, 64,
 """Pixels and channels of a tile, and warps, by whether channels are next to each other: lanes lie along what is contiguous."""
 
 MANY = 0x7FF00000                                                        # nearly 2³¹: the last block may reach past the end
+HOST, HOST_TILE = 0, (128, 64, 64)                                        # what `hardware` calls the host's processors, and their largest tile
 CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
 
@@ -48,6 +49,9 @@ def _tiles(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 
     if machine is None:                                                  # the simulated device: few, huge tiles, yet more than one
         side = 1024 if kind != "sum" else 32
         sizes = [[min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)] + [4, 1]]
+    elif machine[2] == HOST:
+        sizes = [[min(max(next_power_of_2(n), 16), side) for n, side in zip((M, N, depth), HOST_TILE)] + [4, 1]]
+        sizes[0][0] //= 2 if sizes[0][0] > 16 and cdiv(M, sizes[0][0]) * cdiv(N, sizes[0][1]) * groups < 2 * machine[0] and not splits else 1
     else:
         sms, shared = (1 if splits else machine[0]), machine[1]
         fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * held(t[4], machine) <= shared and t[0] * t[1] <= most]
@@ -264,7 +268,8 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
 
     def run(candidate):
         blocks = dict(candidate)
-        tiles, splits, span = _pieces(out.shape, pixels, groups, depthwise, blocks, blocks.pop("WAVES", 1), hardware())
+        tiles, splits, span = _pieces(out.shape, pixels, groups, depthwise, "ONE_TAP" in options, blocks, blocks.pop("WAVES", 1),
+                                     hardware())
         parts, strides = out, (0, *out.strides)
         if splits > 1:
             strides = (out.numel(), *order)
@@ -304,13 +309,14 @@ def _by_image(out, gradient, x):
     _add_parts(out, parts, n)
 
 
-def _pieces(shape, pixels, groups, depthwise, blocks, waves, machine):
+def _pieces(shape, pixels, groups, depthwise, one_tap, blocks, waves, machine):
     """(tiles of the result, splits of the pixels, pixels of each)."""
     K, C, R, S = shape
     if depthwise:
         tiles, block = cdiv(K, blocks["BLOCK_C"]) * R * S, blocks["BLOCK_M"]
     else:
-        tiles, block = cdiv(K // groups, blocks["BLOCK_M"]) * cdiv(C * R * S, blocks["BLOCK_N"]) * groups, blocks["BLOCK_K"]
+        across = cdiv(C, blocks["BLOCK_N"]) * R * S if one_tap else cdiv(C * R * S, blocks["BLOCK_N"])
+        tiles, block = cdiv(K // groups, blocks["BLOCK_M"]) * across * groups, blocks["BLOCK_K"]
     return tiles, *split(tiles, pixels, block, machine and (waves * machine[0],))
 
 
@@ -334,6 +340,8 @@ def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, gro
     wide = _wide(pixels, (shape_g, sg), (shape_x, sx))
     key = _kind(dtype, precision), sg[1] == 1, sx[1] == 1, groups, pixels, rows, C, R * S
     options = dict(FOUR=groups == 1 and _is_four(shape_x, sx), WIDE=wide, **_constants(dtype, precision))
+    if machine and machine[2] == HOST and C >= CHANNELS:
+        options["ONE_TAP"] = True
     return "convolution_weight_kernel", numbers, options, key, candidates
 
 
