@@ -4,6 +4,7 @@ from math import gcd, prod
 
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
+from tritorch.ops import convolution_host
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm, hardware
 from tritorch.ops.gemm_choice import GROUP_M, held
@@ -152,6 +153,11 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
         if rows is not None and source is not None:
             return gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
     depthwise = _depthwise(weight.shape, groups)
+    if depthwise and not transposed and convolution_host.rows_suit(x, weight.shape, padding):
+        return convolution_host.depthwise(out, x, weight, bias, stride, padding, dilation)
+    if depthwise and transposed and stride == (1, 1) and weight.shape[0] == groups and convolution_host.rows_suit(
+            x, weight.shape, convolution_host.turned_padding(weight.shape[2:], padding, dilation)):
+        return convolution_host.depthwise_input(out, x, weight, padding, dilation)
     if x.shape[1] // groups >= CHANNELS and not depthwise:
         x, weight = channels_last(x), channels_last(weight)
     elif depthwise and x.strides[1] == 1:
@@ -257,6 +263,8 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
         transfer(out, strided(made.storage, out.shape, made.strides, 0, out.dtype))
         return
     depthwise = _depthwise(out.shape, groups)
+    if depthwise and gradient.strides[3] == 1 and convolution_host.rows_suit(x, out.shape, padding):
+        return convolution_host.depthwise_weight(out, gradient, x, stride, padding, dilation)
     if not depthwise:
         gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
     images = out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding, dilation, groups
