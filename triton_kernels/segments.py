@@ -87,8 +87,8 @@ def source(src_ptr, weight_ptr, owner_ptr, i, r, there, inside, stride_n, stride
 @triton.jit
 def walked_sum_kernel(out_ptr, src_ptr, weight_ptr, owner_ptr, place_ptr, n, R, stride_sn, stride_sr, alpha, skip, TAPS: tl.constexpr,
                       BLOCK_R: tl.constexpr):
-    """Adds alpha times each row to what is at its place, in order, without any sorting: for programs that are threads, of which each has some
-    columns of all rows. The place `skip`, and -1, get nothing."""
+    """Adds alpha times each row to what is at its place, in order and without sorting, for programs that are threads: each has some columns
+    of all rows. The place `skip`, and -1, get nothing."""
     r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     wide: tl.constexpr = out_ptr.dtype.element_ty
     for i in range(n):

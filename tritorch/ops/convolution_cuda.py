@@ -34,7 +34,7 @@ DEPTHWISE = {True: ((16, 64, 4), (32, 64, 4), (32, 64, 8), (8, 128, 4), (64, 64,
 """Pixels and channels of a tile, and warps, by whether channels are next to each other: lanes lie along what is contiguous."""
 
 MANY = 0x7FF00000                                                        # nearly 2³¹: the last block may reach past the end
-HOST, HOST_TILE = 0, (128, 64, 64)                                        # what `hardware` calls the host's processors, and their largest tile
+HOST, HOST_TILE = 0, (128, 64, 64)                                       # what `hardware` calls the host's processors; their largest tile
 CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
 
@@ -51,8 +51,10 @@ def _tiles(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 
         side = 1024 if kind != "sum" else 32
         sizes = [[min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)] + [4, 1]]
     elif machine[2] == HOST:
-        sizes = [[min(max(next_power_of_2(n), 16), side) for n, side in zip((M, N, depth), HOST_TILE)] + [4, 1]]
-        sizes[0][0] //= 2 if sizes[0][0] > 16 and cdiv(M, sizes[0][0]) * cdiv(N, sizes[0][1]) * groups < 2 * machine[0] and not splits else 1
+        m, n, k = [min(max(next_power_of_2(size), 16), most) for size, most in zip((M, N, depth), HOST_TILE)]
+        if m > 16 and not splits and cdiv(M, m) * cdiv(N, n) * groups < 2 * machine[0]:
+            m //= 2
+        sizes = [[m, n, k, 4, 1]]
     else:
         sms, shared = (1 if splits else machine[0]), machine[1]
         fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * held(t[4], machine) <= shared and t[0] * t[1] <= most]

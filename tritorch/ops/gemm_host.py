@@ -2,8 +2,9 @@
 from tritorch.ops.gemm_choice import tiles_of
 from tritorch.shape import next_power_of_2
 
-SIDES, DEPTH = (256, 128, 64), 64   # rows and columns of a tile, elements of K: with the operands' pieces the largest is of the second cache;
-                                    # each piece is then copied there half as often as for 128 (1536³: 78 GFLOP/s on a core, not 69)
+SIDES, DEPTH = (256, 128, 64), 64
+"""Rows and columns of a tile, elements of K: the largest has room in the second cache with its operands, of which each piece is copied half
+as often as for 128 (1536³: 78 GFLOP/s on a core, not 69)."""
 
 
 def plain(M, N, k, batch, itemsize, processors):

@@ -90,7 +90,7 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
 
 
 def _walked(out, base, places, src, weights, owners, factor, skip, taps, accumulator):
-    """The sum on the host, where a thread adds up rows faster than it sorts their places: in the result, or in one that sums are exact in."""
+    """The sum on the host, where a thread adds up rows faster than it sorts their places: in the result, or in a wider one."""
     rows, width = out.shape
     totals = out if out.dtype is accumulator else empty(out.shape, accumulator, out.device)
     if base is None:
@@ -98,7 +98,7 @@ def _walked(out, base, places, src, weights, owners, factor, skip, taps, accumul
     elif base is not totals:
         transfer(totals, base)
     block = min(next_power_of_2(cdiv(width, 2 * sm_count())), 1024) if width > COLUMNS else next_power_of_2(width)
-    launch(K.walked_sum_kernel, (cdiv(width, block),), totals, src, weights, owners, places.contiguous(), places.shape[0], width, *src.strides,
-           factor, skip, TAPS=taps, BLOCK_R=block)
+    launch(K.walked_sum_kernel, (cdiv(width, block),), totals, src, weights, owners, places.contiguous(), places.shape[0], width,
+           *src.strides, factor, skip, TAPS=taps, BLOCK_R=block)
     if totals is not out:
         transfer(out, totals)

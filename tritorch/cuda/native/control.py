@@ -64,8 +64,7 @@ class Control:
         if value in self.moved:
             self.held[value] = self.moved[value]
         if isinstance(held, Buffer):
-            owner = held.owner or held
-            if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
+            if not self.sharing(held):
                 self.em.release(held)
 
     # control flow: what is carried is a phi, tensors are buffers
@@ -132,6 +131,7 @@ class Control:
                 order = self.wanted_order(argument, initial, ends[i], loop.regions[0][0]) if loop else None
                 if loop and self.alone(initial, loop) and self.held[initial].order == order:
                     self.held[argument] = self.held[initial]
+                    self.passed.add(initial)
                     continue
                 self.held[argument] = target = self.em.allocate(argument.type)
                 target.order = order

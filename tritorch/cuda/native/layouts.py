@@ -80,12 +80,16 @@ class Layouts:
         held = self.held.get(value)
         if not isinstance(held, Buffer) or value.users != [op] or value not in self.here:
             return False
-        return self.sharing(held) == 1 and (held.owner or held) not in self.slots.values()
+        return self.unshared(held) and (held.owner or held) not in self.slots.values()
 
     def sharing(self, buffer):
-        """How many values are in a buffer."""
+        """The values that are in a buffer."""
         owner = buffer.owner or buffer
-        return sum(isinstance(held, Buffer) and (held.owner or held) is owner for held in self.held.values())
+        return [value for value, held in self.held.items() if isinstance(held, Buffer) and (held.owner or held) is owner]
+
+    def unshared(self, buffer):
+        """Whether one value alone is in a buffer, but for those that nobody reads any more since a loop began with them."""
+        return len([value for value in self.sharing(buffer) if value not in self.passed]) == 1
 
     def rearrange(self, value, order):
         """Have a value in another order: for good, if this block has made it. Gives what was there if it has to be put back."""
@@ -128,7 +132,7 @@ class Layouts:
             group, target = self.group_of.get(value.op), self.held.get(argument)
             if group is None or not argument.type.shape or argument in steps or self.yielded.count(value) > 1:
                 continue
-            if order_of(group.shape, group.axis) == target.order and self.sharing(target) == 1 and self.last_reader(group, argument):
+            if order_of(group.shape, group.axis) == target.order and self.unshared(target) and self.last_reader(group, argument):
                 found[value] = target
                 group.early.append(argument)
         return found

@@ -53,6 +53,7 @@ class Lowering(Control, Waiting, Layouts):
         self.groups, self.group_of = [], {}             # pending: groups in order; op -> group
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
         self.targets = {}                               # result of a group -> buffer to be written, of a value that nobody reads any more
+        self.passed = set()                             # values whose buffers loops go on with, and which have no other reader
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
@@ -146,7 +147,7 @@ class Lowering(Control, Waiting, Layouts):
         """Whether an operator may write over a value of its own type: nobody else, and no other turn of a loop, reads it."""
         if value.users != [op] or value.type != op.results[0].type or value not in self.here:
             return False
-        return self.sharing(self.held[value]) == 1
+        return self.unshared(self.held[value])
 
     def buffer(self, value):
         """A value in memory."""
@@ -167,7 +168,7 @@ class Lowering(Control, Waiting, Layouts):
         if isinstance(held, Buffer):
             moved(self.em, target, held)
             return
-        with Loops(self.em, value.type.shape) as point:
+        with Loops(self.em, value.type.shape, axis=target.order[-1] if target.order else None) as point:
             self.em.store(target, self.index(target, point), self.at.spread(value, point), point.lanes)
 
     def region(self, blocks, inputs, lanes):
