@@ -145,7 +145,8 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
     """The gradient of the weights: g (N, groups · K, P, Q) and x give (groups · K, C, R, S). Grid: (groups · tiles, splits).
 
     Split t sums over SPAN pixels and writes its part at t · stride_o[0]; the parts are added in order afterwards. ONE_TAP: a tile has
-    channels of one tap, so that where it reads, and whether that is inside, is one number for each pixel.
+    channels of one tap, so that where it reads, and whether that is inside, is one number for each pixel. Long, because ways to read x
+    differ in a few lines of one loop.
     """
     each = 4 if FOUR else C                               # as above
     blocks = tl.cdiv(C, BLOCK_N)

@@ -155,11 +155,8 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
         if rows is not None and source is not None:
             return gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
     depthwise = _depthwise(weight.shape, groups)
-    if depthwise and not transposed and convolution_host.rows_suit(x, weight.shape, padding):
-        return convolution_host.depthwise(out, x, weight, bias, stride, padding, dilation)
-    if depthwise and transposed and stride == (1, 1) and weight.shape[0] == groups and convolution_host.rows_suit(
-            x, weight.shape, convolution_host.turned_padding(weight.shape[2:], padding, dilation)):
-        return convolution_host.depthwise_input(out, x, weight, padding, dilation)
+    if depthwise and convolution_host.done(out, x, weight, bias, stride, padding, dilation, transposed):
+        return
     if x.shape[1] // groups >= CHANNELS and not depthwise:
         x, weight = channels_last(x), channels_last(weight)
     elif depthwise and x.strides[1] == 1:
@@ -247,7 +244,7 @@ def _depthwise_tiles(pixels, channels, channels_last, machine):
 
 # ------------------------------------------------------------------ the gradient of the weights
 def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
-    """The gradient of the weights; splits of the pixels are added in order."""
+    """The gradient of the weights; splits of the pixels are added in order. Long, as it chooses among all ways to have it."""
     pixels = gradient.numel() // max(gradient.shape[1], 1)
     if not out.numel():
         return

@@ -8,6 +8,18 @@ K = kernels("depthwise_rows")
 TAPS, ROW = 49, 1024                    # the most taps, which are all written out, and the most pixels of a row at a time
 
 
+def done(out, x, weight, bias, stride, padding, dilation, transposed):
+    """Whether the convolution, or the gradient of the input, suits the kernels of rows. If so, it is filled."""
+    if not transposed and rows_suit(x, weight.shape, padding):
+        depthwise(out, x, weight, bias, stride, padding, dilation)
+        return True
+    around = turned_padding(weight.shape[2:], padding, dilation)
+    if transposed and stride == (1, 1) and weight.shape[0] == x.shape[1] == out.shape[1] and rows_suit(x, weight.shape, around):
+        depthwise_input(out, x, weight, around, dilation)
+        return True
+    return False
+
+
 def rows_suit(x, weight, padding):
     """Whether rows are what lies together, and the kernel has been written for such weights and such padding."""
     return compiled_for_host() and x.strides[3] == 1 and weight[2] * weight[3] <= TAPS and min(padding) >= 0 and x.dtype.is_floating_point
@@ -40,11 +52,11 @@ def depthwise(out, x, weight, bias, stride, padding, dilation):
 
 
 def depthwise_input(out, gradient, weight, padding, dilation):
-    """The gradient of the input where nothing is skipped and each channel has one result: the convolution with the weights turned round."""
-    (_, _, r, s) = weight.shape
+    """The gradient of the input where nothing is skipped and each channel has one result: the convolution with the weights turned round,
+    and with the padding that is left then."""
     turned = empty(weight.shape, weight.dtype, weight.device)
     transfer(turned, weight.flip(2, 3))
-    depthwise(out, gradient, turned, None, (1, 1), turned_padding((r, s), padding, dilation), dilation)
+    depthwise(out, gradient, turned, None, (1, 1), padding, dilation)
 
 
 def turned_padding(taps, padding, dilation):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 
+from .constants import dense
 from .elementwise import convert_integer, pointee_bytes
 from .emit import Buffer, llvm_type
 from .layouts import moved
-from .points import VIEWS, dense
+from .points import VIEWS
 
 ENDS = ("scf.yield", "tt.return", "cf.br", "cf.cond_br", "scf.condition", "tt.reduce.return", "tt.scan.return")
 MOVES = ("tt.addptr", "tt.splat", "tt.bitcast", *VIEWS)          # give pointers into the memory of their first operand's

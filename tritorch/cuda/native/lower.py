@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import elementwise, products, reductions, shapes, ttir
+from .constants import dense
 from .control import ENDS, Control, blocks_of
 from .emit import PROGRAMS, Buffer, Emitter, Untranslatable, llvm_type
 from .layouts import Layouts, moved
 from .loops import Loops
-from .points import Evaluator, dense
+from .points import Evaluator
 from .waiting import FREE, Waiting
 
 STRUCTURAL = reductions.RULES | shapes.RULES | products.RULES

@@ -6,14 +6,11 @@ all lanes have the same element. Values that are not in memory are computed from
 """
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
-import ml_dtypes
-import numpy as np
-
 from . import elementwise
-from .emit import Buffer, Untranslatable, constant, llvm_type, storage_bytes
+from .constants import dense
+from .emit import Buffer, Untranslatable, llvm_type, storage_bytes
 from .ttir import type_of
 
 
@@ -71,45 +68,6 @@ def flat(em, strides, indices):
     for index, stride in zip(indices, strides):
         total = plus(em, total, times(em, index, stride))
     return total
-
-
-def dense(op):
-    """The number of an `arith.constant`; a list where the elements of a tensor differ."""
-    text = op.text.partition("arith.constant ")[2]
-    text = re.sub(r"^\{[^}]*\} ", "", text)
-    inside = re.match(r"dense<(.*)> : ", text)
-    text = inside[1] if inside else text.partition(" : ")[0]
-    if text.startswith('"'):
-        raise Untranslatable(f"arith.constant ({op.where}): a tensor of bytes")
-    if text.startswith("["):
-        return [number(part, op.results[0].type) for part in re.sub(r"[\[\]]", "", text).split(", ")]
-    return number(text.strip(), op.results[0].type)
-
-
-def number(text, kind):
-    """A number as LLVM writes it."""
-    if text in ("true", "false"):
-        return text
-    if not kind.is_float:
-        return constant(int(text, 0), kind.element)
-    if not text.startswith(("0x", "-0x")):
-        return as_float(float(text), kind.element)
-    return bits_of(int(text, 16), kind.element)
-
-
-def as_float(value, element):
-    if element.startswith("f8"):
-        dtype = getattr(ml_dtypes, "float8_" + element[2:].lower())
-        return str(int(np.float32(value).astype(dtype).view(np.uint8)))
-    return constant(value, element)
-
-
-def bits_of(bits, element):
-    if element in ("f32", "f16", "f64"):
-        width = {"f16": 2, "f32": 4, "f64": 8}[element]
-        with np.errstate(all="ignore"):
-            return constant(np.frombuffer(bits.to_bytes(width, "little"), f"f{width}")[0], element)
-    return str(bits)
 
 
 VIEWS = ("tt.expand_dims", "tt.broadcast")
