@@ -141,20 +141,27 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
 def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, C, K, R, S, SPAN,
                               stride, padding, dilation, FOUR: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
                               WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-                              GROUP_M: tl.constexpr):
+                              GROUP_M: tl.constexpr, ONE_TAP: tl.constexpr = False):
     """The gradient of the weights: g (N, groups · K, P, Q) and x give (groups · K, C, R, S). Grid: (groups · tiles, splits).
 
-    Split t sums over SPAN pixels and writes its part at t · stride_o[0]; the parts are added in order afterwards.
+    Split t sums over SPAN pixels and writes its part at t · stride_o[0]; the parts are added in order afterwards. ONE_TAP: a tile has
+    channels of one tap, so that where it reads, and whether that is inside, is one number for each pixel. Long, because ways to read x
+    differ in a few lines of one loop.
     """
     each = 4 if FOUR else C                               # as above
-    width = R * S * each
+    blocks = tl.cdiv(C, BLOCK_N)
+    width = R * S * blocks * BLOCK_N if ONE_TAP else R * S * each
     tiles = tl.cdiv(K, BLOCK_M) * tl.cdiv(width, BLOCK_N)
     pid_m, pid_n = tile_of(tl.program_id(0) % tiles, K, width, BLOCK_M, BLOCK_N, GROUP_M)
     group, split = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(1)
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted, inner = rm < K, rn < width
-    c, r, s = rn % each, rn // each // S, rn // each % S
+    if ONE_TAP:
+        c, r, s = pid_n % blocks * BLOCK_N + tl.arange(0, BLOCK_N), pid_n // blocks // S, pid_n // blocks % S
+        inner = c < C
+    else:
+        c, r, s = rn % each, rn // each // S, rn // each % S
     across, down = r * dilation[0] - padding[0], s * dilation[1] - padding[1]
     N, split = counted(N, WIDE), counted(split, WIDE)
     if WIDE:
@@ -170,7 +177,10 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
         live = pixel < end
         places = n * stride_g[0] + p * stride_g[2] + q * stride_g[3]
         g = tl.load(g_ptrs[:, None] + places[None, :], mask=wanted[:, None] & live[None, :], other=0)
-        h, w = (p * stride[0])[:, None] + across[None, :], (q * stride[1])[:, None] + down[None, :]
+        if ONE_TAP:
+            h, w = (p * stride[0])[:, None] + across, (q * stride[1])[:, None] + down
+        else:
+            h, w = (p * stride[0])[:, None] + across[None, :], (q * stride[1])[:, None] + down[None, :]
         inside = (live[:, None] & inner[None, :]) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
         if FOUR:
             x = tl.load(x_ptr + ((n * H)[:, None] + h) * W * 4 + (w * 4 + c[None, :]), mask=inside, other=0)

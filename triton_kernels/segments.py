@@ -85,6 +85,23 @@ def source(src_ptr, weight_ptr, owner_ptr, i, r, there, inside, stride_n, stride
 
 
 @triton.jit
+def walked_sum_kernel(out_ptr, src_ptr, weight_ptr, owner_ptr, place_ptr, n, R, stride_sn, stride_sr, alpha, skip, TAPS: tl.constexpr,
+                      BLOCK_R: tl.constexpr):
+    """Adds alpha times each row to what is at its place, in order and without sorting, for programs that are threads: each has some columns
+    of all rows. The place `skip`, and -1, get nothing."""
+    r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    wide: tl.constexpr = out_ptr.dtype.element_ty
+    for i in range(n):
+        place = tl.load(place_ptr + i).to(tl.int64)
+        if (place >= 0) & (place != skip):
+            value = source(src_ptr, weight_ptr, owner_ptr, i.to(tl.int64), r, place >= 0, r < R, stride_sn, stride_sr, TAPS, wide)
+            if alpha is not None:
+                value = value * alpha.to(wide)
+            at = out_ptr + place * R + r
+            tl.store(at, tl.load(at, mask=r < R, other=0) + value, mask=r < R)
+
+
+@triton.jit
 def pieces_kernel(piece_ptr, src_ptr, weight_ptr, owner_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr,
                   JOIN: tl.constexpr, ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, TAPS: tl.constexpr,
                   STEPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):

@@ -4,6 +4,7 @@ from math import gcd, prod
 
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
+from tritorch.ops import convolution_host
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm, hardware
 from tritorch.ops.gemm_choice import GROUP_M, held
@@ -33,6 +34,7 @@ DEPTHWISE = {True: ((16, 64, 4), (32, 64, 4), (32, 64, 8), (8, 128, 4), (64, 64,
 """Pixels and channels of a tile, and warps, by whether channels are next to each other: lanes lie along what is contiguous."""
 
 MANY = 0x7FF00000                                                        # nearly 2³¹: the last block may reach past the end
+HOST, HOST_TILE = 0, (128, 64, 64)                                       # what `hardware` calls the host's processors; their largest tile
 CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
 
@@ -48,6 +50,11 @@ def _tiles(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 
     if machine is None:                                                  # the simulated device: few, huge tiles, yet more than one
         side = 1024 if kind != "sum" else 32
         sizes = [[min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)] + [4, 1]]
+    elif machine[2] == HOST:
+        m, n, k = [min(max(next_power_of_2(size), 16), most) for size, most in zip((M, N, depth), HOST_TILE)]
+        if m > 16 and not splits and cdiv(M, m) * cdiv(N, n) * groups < 2 * machine[0]:
+            m //= 2
+        sizes = [[m, n, k, 4, 1]]
     else:
         sms, shared = (1 if splits else machine[0]), machine[1]
         fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * held(t[4], machine) <= shared and t[0] * t[1] <= most]
@@ -148,6 +155,8 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
         if rows is not None and source is not None:
             return gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
     depthwise = _depthwise(weight.shape, groups)
+    if depthwise and convolution_host.done(out, x, weight, bias, stride, padding, dilation, transposed):
+        return
     if x.shape[1] // groups >= CHANNELS and not depthwise:
         x, weight = channels_last(x), channels_last(weight)
     elif depthwise and x.strides[1] == 1:
@@ -235,7 +244,7 @@ def _depthwise_tiles(pixels, channels, channels_last, machine):
 
 # ------------------------------------------------------------------ the gradient of the weights
 def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
-    """The gradient of the weights; splits of the pixels are added in order."""
+    """The gradient of the weights; splits of the pixels are added in order. Long, as it chooses among all ways to have it."""
     pixels = gradient.numel() // max(gradient.shape[1], 1)
     if not out.numel():
         return
@@ -253,6 +262,8 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
         transfer(out, strided(made.storage, out.shape, made.strides, 0, out.dtype))
         return
     depthwise = _depthwise(out.shape, groups)
+    if depthwise and gradient.strides[3] == 1 and convolution_host.rows_suit(x, out.shape, padding):
+        return convolution_host.depthwise_weight(out, gradient, x, stride, padding, dilation)
     if not depthwise:
         gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
     images = out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding, dilation, groups
@@ -264,7 +275,8 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
 
     def run(candidate):
         blocks = dict(candidate)
-        tiles, splits, span = _pieces(out.shape, pixels, groups, depthwise, blocks, blocks.pop("WAVES", 1), hardware())
+        tiles, splits, span = _pieces(out.shape, pixels, groups, depthwise, "ONE_TAP" in options, blocks, blocks.pop("WAVES", 1),
+                                     hardware())
         parts, strides = out, (0, *out.strides)
         if splits > 1:
             strides = (out.numel(), *order)
@@ -304,13 +316,14 @@ def _by_image(out, gradient, x):
     _add_parts(out, parts, n)
 
 
-def _pieces(shape, pixels, groups, depthwise, blocks, waves, machine):
+def _pieces(shape, pixels, groups, depthwise, one_tap, blocks, waves, machine):
     """(tiles of the result, splits of the pixels, pixels of each)."""
     K, C, R, S = shape
     if depthwise:
         tiles, block = cdiv(K, blocks["BLOCK_C"]) * R * S, blocks["BLOCK_M"]
     else:
-        tiles, block = cdiv(K // groups, blocks["BLOCK_M"]) * cdiv(C * R * S, blocks["BLOCK_N"]) * groups, blocks["BLOCK_K"]
+        across = cdiv(C, blocks["BLOCK_N"]) * R * S if one_tap else cdiv(C * R * S, blocks["BLOCK_N"])
+        tiles, block = cdiv(K // groups, blocks["BLOCK_M"]) * across * groups, blocks["BLOCK_K"]
     return tiles, *split(tiles, pixels, block, machine and (waves * machine[0],))
 
 
@@ -334,6 +347,8 @@ def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, gro
     wide = _wide(pixels, (shape_g, sg), (shape_x, sx))
     key = _kind(dtype, precision), sg[1] == 1, sx[1] == 1, groups, pixels, rows, C, R * S
     options = dict(FOUR=groups == 1 and _is_four(shape_x, sx), WIDE=wide, **_constants(dtype, precision))
+    if machine and machine[2] == HOST and C >= CHANNELS:
+        options["ONE_TAP"] = True
     return "convolution_weight_kernel", numbers, options, key, candidates
 
 

@@ -215,6 +215,13 @@ def norm_tiles(M, N, itemsize, simulated):
     return [way for way in found if way["HELD"] <= 10]
 
 
+def _host_tile(M, N):
+    """What the host holds a row in: the fewest tiles that have no more than an eighth of nothing; of short rows several."""
+    width = next_power_of_2(N)
+    block = next((n for n in (width, width // 4, width // 8) if n >= 16 and 8 * cdiv(N, n) * n <= 9 * N), width)
+    return _row_tile(max(min(512 // width, next_power_of_2(M)), 1), block, 4) | {"HELD": cdiv(N, block)}
+
+
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "PER_SM": per_sm, "num_warps": warps}
 
@@ -234,7 +241,9 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
         tiles = few_tiles(M, N, across, vector, least, column=read) + tiles
     if compiled_for_host():
         tiles = [t for t in tiles if t["BLOCK_M"] * t["BLOCK_N"] <= HOST_ROW] or tiles
-    if lines:
+    if lines and compiled_for_host() and N <= held:
+        tiles = [_host_tile(M, N)]
+    elif lines:
         tiles = (norm_tiles(M, N, dtype.itemsize, bool(tile(0, 1))) if N <= held else []) + tiles
     vectors = sum(size for n, size in tensors if n not in (M * N, M))    # which are loaded ahead like rows
 
@@ -347,6 +356,8 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, wa
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
     can_wait = waiting is not None and vector * itemsize == 16 and not driver.on_host()
     tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)), twice, can_wait)
+    if compiled_for_host() and N <= HOST_ROW:
+        tiles = [_host_tile(M, N) | {"PER_SM": 2, "TWICE": 0}]
 
     def run(t):
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]

@@ -4,9 +4,10 @@ import math
 import numpy as np
 
 from tritorch.cuda import tuner
-from tritorch.cuda.launch import compiled_for_host, kernels, launch, tile
+from tritorch.cuda.launch import compiled_for_host, kernels, launch, sm_count, tile
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.copy import transfer
 from tritorch.ops.ordering import sort_rows
 from tritorch.pairs import lengthened
 from tritorch.shape import cdiv, next_power_of_2
@@ -20,6 +21,7 @@ TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps, **more} for 
 """Without REGISTERS ptxas takes so few that it adds up one word of a row before it loads the next. Fewer warps compute fewer addresses for
 a row, and more rows are under way."""
 SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "AHEAD": 2, "num_warps": 4}]
+COLUMNS = 128                                                   # from here on programs of the host share them
 WALKED = 4096                                                   # places of a program of the host
 
 
@@ -48,6 +50,10 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
         return
     wide = types.int64 if max(n, rows) >= 1 << 31 else types.int32
     accumulator = types.float32 if out.dtype.compute is types.float32 else types.float64 if out.dtype is types.float64 else types.int64
+    factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
+        else int(alpha)
+    if compiled_for_host() and kind == "sum":
+        return _walked(out, base, places, src, weights, owners, factor, skip, taps, accumulator)
     ordered, order = empty((1, n), places.dtype, out.device), empty((1, n), wide, out.device)
     sort_rows(ordered, order, places.reshape(1, n).contiguous(), bits=rows.bit_length())
     few = base is out and skip < 0 and 4 * n < rows              # then segments are looked for among the places, not for all rows
@@ -65,8 +71,6 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
         launch(K.pieces_kernel, (cdiv(n, long) * cdiv(width, block),), pieces, src, weights, owners, ordered, order,
                None if few else bounds, n, width, *src.strides, **common, ALL=getattr(K, f"{kind}_all"), STEPS=n.bit_length(),
                BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
-    factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
-        else int(alpha)
 
     candidates = tile(TILES if width >= 64 else TILES[5:] + TILES[:5], SIMULATED)
 
@@ -83,3 +87,18 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
         run(choice, empty(out.shape, out.dtype, out.device) if base is out else out)
 
     run(tuner.choose("segments", (out.dtype.name, n, rows, width), candidates, K.segments_kernel, trial))
+
+
+def _walked(out, base, places, src, weights, owners, factor, skip, taps, accumulator):
+    """The sum on the host, where a thread adds up rows faster than it sorts their places: in the result, or in a wider one."""
+    rows, width = out.shape
+    totals = out if out.dtype is accumulator else empty(out.shape, accumulator, out.device)
+    if base is None:
+        totals.fill_(0)
+    elif base is not totals:
+        transfer(totals, base)
+    block = min(next_power_of_2(cdiv(width, 2 * sm_count())), 1024) if width > COLUMNS else next_power_of_2(width)
+    launch(K.walked_sum_kernel, (cdiv(width, block),), totals, src, weights, owners, places.contiguous(), places.shape[0], width,
+           *src.strides, factor, skip, TAPS=taps, BLOCK_R=block)
+    if totals is not out:
+        transfer(out, totals)

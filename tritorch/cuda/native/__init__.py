@@ -7,6 +7,7 @@
     lower.py        LLVM IR of it, written by emit.py. Each operator has its rule:
       waiting.py      elementwise ones wait and become loops over vectors (loops.py, merging.py), loads and stores keep their order
       points.py       what a value is at a place of such a loop: which is how one loop does the work of many operators
+      layouts.py      in which order a tensor's dims lie in memory
       accesses.py     loads, stores, masks, atomics: wide where addresses follow each other
       control.py      loops, branches, early returns
       elementwise.py  arithmetic; conversions.py, mathematics*.py, vectors.py and libm.py: numbers of 8 and 16 bits, libdevice

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from . import conversions, elementwise
+from .constants import dense
 from .emit import llvm_type, storage, storage_bytes, suffix
-from .points import Point, dense, plus, times
+from .points import Point, plus, times
 from .ttir import type_of
 
 LESS = {"slt": 0, "sle": 1}                  # unsigned numbers that follow each other may begin below 0, where they are large

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 
+from .constants import dense
 from .elementwise import convert_integer, pointee_bytes
 from .emit import Buffer, llvm_type
-from .points import VIEWS, dense
+from .layouts import moved
+from .points import VIEWS
 
 ENDS = ("scf.yield", "tt.return", "cf.br", "cf.cond_br", "scf.condition", "tt.reduce.return", "tt.scan.return")
 MOVES = ("tt.addptr", "tt.splat", "tt.bitcast", *VIEWS)          # give pointers into the memory of their first operand's
@@ -63,8 +65,7 @@ class Control:
         if value in self.moved:
             self.held[value] = self.moved[value]
         if isinstance(held, Buffer):
-            owner = held.owner or held
-            if not any(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()):
+            if not self.sharing(held):
                 self.em.release(held)
 
     # control flow: what is carried is a phi, tensors are buffers
@@ -76,7 +77,7 @@ class Control:
         kind = llvm_type(counter.type.element)
         ends = block.ops[-1].operands if block.ops and block.ops[-1].name == "scf.yield" else []
         steps = self.moving(carried, op.operands[3:], ends)
-        initials = self.begin(op.operands[3:], carried, ends)
+        initials = self.begin(op.operands[3:], carried, ends, op)
         head, body, end, before = em.label(), em.label(), em.label(), em.block
         em.jump(head)
         em.start(head)
@@ -102,6 +103,7 @@ class Control:
             if argument in self.cost:
                 self.cost[result] = self.cost[argument]
             self.roots[result] = self.roots[argument]
+            self.settle(result)
 
     def moving(self, carried, initials, ends):
         """Tensors that a loop moves by the same amount in all elements, as pointers often are: what they began with and a phi."""
@@ -116,9 +118,9 @@ class Control:
                     self.cost[argument] = self.cost[initial] + 1
         return found
 
-    def begin(self, initials, carried, ends=()):
-        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own. Pointers have the same root in all turns if
-        what ends a turn comes from what began it."""
+    def begin(self, initials, carried, ends=(), loop=None):
+        """What a loop begins with: registers of scalars; tensors in buffers of the loop's own, which may be those that they were in.
+        Pointers have the same root in all turns if what ends a turn comes from what began it."""
         registers = []
         for i, (initial, argument) in enumerate(zip(initials, carried)):
             self.roots[argument] = argument
@@ -127,9 +129,14 @@ class Control:
             if argument in self.held:
                 continue
             if argument.type.shape:
-                target = self.em.allocate(argument.type)
+                order = self.wanted_order(argument, initial, ends[i], loop.regions[0][0]) if loop else None
+                if loop and self.alone(initial, loop) and self.held[initial].order == order:
+                    self.held[argument] = self.held[initial]
+                    self.passed.add(initial)
+                    continue
+                self.held[argument] = target = self.em.allocate(argument.type)
+                target.order = order
                 self.fill(target, initial)
-                self.held[argument] = target
             else:
                 registers.append(self.at.scalar(initial))
         return registers
@@ -151,7 +158,9 @@ class Control:
     def finish(self, late, carried, steps=()):
         """What a turn hands to the next one, but for what `moving` found; gives the registers of scalars. All is computed before anything
         is written."""
+        self.targets = self.in_place(carried, steps)
         self.flush()
+        self.targets = {}
         moves, temporaries = [], []
         for value, argument in zip(self.yielded, carried):
             if argument.type.shape and value is not argument and argument not in steps:
@@ -166,7 +175,7 @@ class Control:
                     temporaries.append(source := temporary)
                 moves.append((self.held[argument], source))
         for target, source in moves:
-            self.em.copy(target, source)
+            moved(self.em, target, source)
         scalars = [self.at.scalar(v) for v, a in zip(self.yielded, carried) if not a.type.shape]
         for temporary in temporaries:
             self.em.release(temporary)
@@ -175,7 +184,6 @@ class Control:
         return scalars
 
     def scf_yield(self, op):
-        self.flush()
         self.yielded = op.operands
 
     scf_condition = scf_yield

@@ -70,11 +70,13 @@ def constant(number, element):
 
 @dataclass(eq=False)
 class Buffer:
-    """The elements of a tensor in memory, row by row. `type.shape` may be another than it was made with (a reshape), of the same size."""
+    """The elements of a tensor in memory, row by row unless it has another `order`. `type.shape` may be another than it was made with (a
+    reshape), of the same size."""
 
     base: str                                   # a register of type ptr
     type: Type
     owner: object = None                        # what is given back when nobody reads it any more
+    order: tuple | None = None                  # the dims, outermost first; None: row by row
 
     def as_(self, kind):
         return Buffer(self.base, kind, self.owner or self)

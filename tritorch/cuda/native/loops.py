@@ -8,10 +8,11 @@ from .points import Point
 
 
 class Group:
-    """Pending operators of one shape, which become one loop, with vectors along `axis` (None: any will do)."""
+    """Pending operators of one shape, which become one loop, with vectors along `axis` (None: any will do). `early`: values in buffers that
+    the loop writes over, which it reads before."""
 
     def __init__(self, shape, axis):
-        self.shape, self.axis, self.ops = shape, axis, []
+        self.shape, self.axis, self.ops, self.early = shape, axis, [], []
 
     def takes(self, shape, axis):
         return self.shape == shape and (axis is None or self.axis in (None, axis))

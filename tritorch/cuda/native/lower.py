@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import elementwise, products, reductions, shapes, ttir
+from .constants import dense
 from .control import ENDS, Control, blocks_of
 from .emit import PROGRAMS, Buffer, Emitter, Untranslatable, llvm_type
+from .layouts import Layouts, moved
 from .loops import Loops
-from .points import Evaluator, dense
+from .points import Evaluator
 from .waiting import FREE, Waiting
 
 STRUCTURAL = reductions.RULES | shapes.RULES | products.RULES
@@ -44,13 +46,15 @@ def lower(text: str, fused: bool = True) -> Lowered:
     return Lowering(functions[0], fused).run()
 
 
-class Lowering(Control, Waiting):
+class Lowering(Control, Waiting, Layouts):
     def __init__(self, function, fused):
         self.function, self.em = function, Emitter(fused)
         self.at = Evaluator(self.em)
         self.held = self.at.held
         self.groups, self.group_of = [], {}             # pending: groups in order; op -> group
         self.late, self.yielded, self.slots = [], [], {}        # values to let go; what a block ended with; arguments of blocks in memory
+        self.targets = {}                               # result of a group -> buffer to be written, of a value that nobody reads any more
+        self.passed = set()                             # values whose buffers loops go on with, and which have no other reader
         self.cost = {}                                  # of values that are free: operators to compute them
         self.here = set()                               # the values of the block that is being written
         self.roots = {a: a for a in function.arguments}         # of pointers that loops carry; None where a turn may give another
@@ -125,25 +129,35 @@ class Lowering(Control, Waiting):
     # operators on whole tensors
     def structural(self, op):
         self.flush()
-        operands = [self.buffer(o) if o.type.shape else self.at.scalar(o) for o in op.operands]
+        operands = self.in_one_order(op) or [self.buffer(o) if o.type.shape else self.at.scalar(o) for o in op.operands]
         if op.name == "tt.dot" and self.own(op.operands[2], op):
             results = products.dot(self.em, op, operands, self.region, into=operands[2])
         else:
             results = STRUCTURAL[op.name](self.em, op, operands, self.region)
         self.held.update(zip(op.results, results))
+        for result in op.results:
+            self.settle(result)
+
+    def in_one_order(self, op):
+        """The operands of a reduction, if they lie in the same order; None if they do not, or row by row."""
+        held = [self.held.get(o) for o in op.operands] if op.name == "tt.reduce" else []
+        same = held and all(isinstance(h, Buffer) and h.order and h.order == held[0].order for h in held)
+        return held if same else None
 
     def own(self, value, op):
         """Whether an operator may write over a value of its own type: nobody else, and no other turn of a loop, reads it."""
         if value.users != [op] or value.type != op.results[0].type or value not in self.here:
             return False
-        owner = self.held[value].owner or self.held[value]
-        return sum(isinstance(h, Buffer) and (h.owner or h) is owner for h in self.held.values()) == 1
+        return self.unshared(self.held[value])
 
     def buffer(self, value):
         """A value in memory."""
         held = self.held.get(value)
         if isinstance(held, Buffer):
-            return held
+            if held.order and self.rearrange(value, None) is not None:      # another block's: for this operator
+                held, self.held[value] = self.held[value], held
+                return held
+            return self.held[value]
         target = self.em.allocate(value.type)
         self.fill(target, value)
         self.held[value] = target
@@ -153,10 +167,10 @@ class Lowering(Control, Waiting):
     def fill(self, target, value):
         held = self.held.get(value)
         if isinstance(held, Buffer):
-            self.em.copy(target, held)
+            moved(self.em, target, held)
             return
-        with Loops(self.em, value.type.shape) as point:
-            self.em.store(target, self.index(value.type.shape, point), self.at.spread(value, point), point.lanes)
+        with Loops(self.em, value.type.shape, axis=target.order[-1] if target.order else None) as point:
+            self.em.store(target, self.index(target, point), self.at.spread(value, point), point.lanes)
 
     def region(self, blocks, inputs, lanes):
         """The body of a combine function, for registers of several lanes."""

@@ -6,14 +6,11 @@ all lanes have the same element. Values that are not in memory are computed from
 """
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
-import ml_dtypes
-import numpy as np
-
 from . import elementwise
-from .emit import Buffer, Untranslatable, constant, llvm_type, storage_bytes
+from .constants import dense
+from .emit import Buffer, Untranslatable, llvm_type, storage_bytes
 from .ttir import type_of
 
 
@@ -57,51 +54,20 @@ def strides_of(shape):
     return strides
 
 
-def flat(em, shape, indices):
-    """The number of an element, row by row."""
+def strides_in(buffer, shape):
+    """How far the neighbours along each dim are from each other."""
+    if buffer.order is None:
+        return strides_of(shape)
+    strides = strides_of([shape[d] for d in buffer.order])
+    return [strides[buffer.order.index(d)] for d in range(len(shape))]
+
+
+def flat(em, strides, indices):
+    """The number of an element."""
     total = "0"
-    for index, stride in zip(indices, strides_of(shape)):
+    for index, stride in zip(indices, strides):
         total = plus(em, total, times(em, index, stride))
     return total
-
-
-def dense(op):
-    """The number of an `arith.constant`; a list where the elements of a tensor differ."""
-    text = op.text.partition("arith.constant ")[2]
-    text = re.sub(r"^\{[^}]*\} ", "", text)
-    inside = re.match(r"dense<(.*)> : ", text)
-    text = inside[1] if inside else text.partition(" : ")[0]
-    if text.startswith('"'):
-        raise Untranslatable(f"arith.constant ({op.where}): a tensor of bytes")
-    if text.startswith("["):
-        return [number(part, op.results[0].type) for part in re.sub(r"[\[\]]", "", text).split(", ")]
-    return number(text.strip(), op.results[0].type)
-
-
-def number(text, kind):
-    """A number as LLVM writes it."""
-    if text in ("true", "false"):
-        return text
-    if not kind.is_float:
-        return constant(int(text, 0), kind.element)
-    if not text.startswith(("0x", "-0x")):
-        return as_float(float(text), kind.element)
-    return bits_of(int(text, 16), kind.element)
-
-
-def as_float(value, element):
-    if element.startswith("f8"):
-        dtype = getattr(ml_dtypes, "float8_" + element[2:].lower())
-        return str(int(np.float32(value).astype(dtype).view(np.uint8)))
-    return constant(value, element)
-
-
-def bits_of(bits, element):
-    if element in ("f32", "f16", "f64"):
-        width = {"f16": 2, "f32": 4, "f64": 8}[element]
-        with np.errstate(all="ignore"):
-            return constant(np.frombuffer(bits.to_bytes(width, "little"), f"f{width}")[0], element)
-    return str(bits)
 
 
 VIEWS = ("tt.expand_dims", "tt.broadcast")
@@ -159,11 +125,11 @@ class Evaluator:
         return found(self.em, op, registers, lanes), lanes
 
     def from_buffer(self, buffer, shape, point):
-        em = self.em
-        start = flat(em, shape, point.indices)
+        em, strides = self.em, strides_in(buffer, shape)
+        start = flat(em, strides, point.indices)
         if point.lanes == 1 or point.axis is None:
             return em.load(buffer, start, 1), 1
-        stride = strides_of(shape)[point.axis]
+        stride = strides[point.axis]
         if stride == 1:
             return em.load(buffer, start, point.lanes), point.lanes
         kind, one = llvm_type(buffer.type.element, point.lanes), llvm_type(buffer.type.element)
@@ -262,8 +228,8 @@ class Evaluator:
         if op.name not in STRIDES:
             return None
         parts = [(self.fixed(operand), self.along(operand, axis)) for operand in op.operands]
-        if op.name in WRAPPING and [stride for _, stride in parts] == [1, 0]:
-            return int(op.name == "arith.remsi")                            # see `wrapped`
+        if op.name in (*WRAPPING, "tt.mulhiui") and [stride for _, stride in parts] == [1, 0]:
+            return int(op.name == "arith.remsi")                            # see `wrapped`, `same_half`
         return None if any(stride is None for _, stride in parts) else STRIDES[op.name](*parts)
 
     @staticmethod
@@ -292,6 +258,8 @@ class Evaluator:
         if stride is None:
             if op.name in WRAPPING and parts[0][1] == 1 and parts[1][1] == 0 and op.name.endswith("si"):
                 return self.wrapped(op, parts, conditions, point)
+            if op.name == "tt.mulhiui" and parts[0][1] == 1 and parts[1][1] == 0:
+                return self.same_half(op, parts, conditions, point)
             return None
         if op.name == "tt.bitcast" and stride and pointee_size(op.operands[0].type) != pointee_size(op.results[0].type):
             return None
@@ -308,6 +276,17 @@ class Evaluator:
         conditions.append(em.value("icmp slt", element, 1, last, divisor))
         conditions.append(em.value("icmp sge", element, 1, first, "0"))
         return (quotient, 0, tuple(conditions)) if op.name == "arith.divsi" else (remainder, 1, tuple(conditions))
+
+    def same_half(self, op, parts, conditions, point):
+        """High halves of products of a factor and numbers that follow each other, none of which wraps: quotients, as kernels have them of
+        a divisor's reciprocal. They are the same if the first and the last are."""
+        em, element = self.em, op.results[0].type.element
+        (first, _, _), (factor, _, _) = parts
+        last = em.value("add", element, 1, first, str(point.lanes - 1))
+        halves = [elementwise.find(op)(em, op, [number, factor], 1) for number in (first, last)]
+        conditions.append(em.value("icmp ule", element, 1, first, last))
+        conditions.append(em.value("icmp eq", element, 1, *halves))
+        return halves[0], 0, tuple(conditions)
 
     def divided(self, op, run, registers, lanes):
         """Quotients or remainders of which `wrapped` knows the first: it tells the others, or all are divided."""
@@ -339,7 +318,8 @@ class Evaluator:
         if None in parts or parts[0][1] not in (0, 1) or parts[1][1] != 0:
             return None
         em, element, stride = self.em, value.type.element, int(op.name == "arith.remsi") and parts[0][1]
-        start, step = flat(em, value.type.shape, point.indices), strides_of(value.type.shape)[point.axis]
+        strides = strides_in(buffer, value.type.shape)
+        start, step = flat(em, strides, point.indices), strides[point.axis]
         first, conditions = em.load(buffer, start, 1), [c for part in parts for c in part[2]]
         if parts[0][1]:
             last = em.load(buffer, plus(em, start, (point.lanes - 1) * step), 1)
@@ -378,4 +358,4 @@ STRIDES = {
     "arith.trunci": lambda a: a[1],
     "tt.bitcast": lambda a: a[1],
 } | dict.fromkeys([*(f"arith.{name}" for name in "divsi remsi divui remui andi ori xori minsi maxsi minui maxui shli shrsi shrui".split()),
-                   "tt.int_to_ptr", "tt.ptr_to_int"], equal)
+                   "tt.int_to_ptr", "tt.ptr_to_int", "tt.mulhiui"], equal)

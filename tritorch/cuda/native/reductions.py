@@ -72,14 +72,26 @@ class Combination:
 
 
 # ------------------------------------------------------------------ reductions
+def without(order, axis):
+    """The order of the dims that are left."""
+    left = tuple(d - (d > axis) for d in order if d != axis)
+    return None if list(left) == sorted(left) else left
+
+
 def reduce(em, op, operands, region):
     """[outer, axis, inner] -> [outer, inner], in steps: to rows of one vector, and these to rows of `inner` by halves."""
     combine = Combination(em, op, region)
-    outer, count, inner = around(op.operands[0].type.shape, op.attributes["axis"])
+    shape, axis, order = op.operands[0].type.shape, op.attributes["axis"], operands[0].order
+    outer, count, inner = around(*((shape, axis) if order is None else ([shape[d] for d in order], order.index(axis))))
     scalar = not op.results[0].type.shape
     if count == 1:
-        return combine.load(operands, "0", 1) if scalar else [part.as_(value.type) for part, value in zip(operands, op.results)]
-    results = [] if scalar else [em.allocate(value.type) for value in op.results]
+        results = combine.load(operands, "0", 1) if scalar else [part.as_(value.type) for part, value in zip(operands, op.results)]
+    else:
+        results = [] if scalar else [em.allocate(value.type) for value in op.results]
+    for result in () if scalar or order is None else results:
+        result.order = without(order, axis)
+    if count == 1:
+        return results
     width = max(min(combine.lanes, count * inner), inner)
     turns, parts, rooms = count * inner // width, operands, []
 

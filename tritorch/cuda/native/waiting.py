@@ -6,15 +6,18 @@ may write what it reads, nor a store a load or another store.
 """
 from __future__ import annotations
 
-from . import accesses, elementwise, shapes
+from . import accesses, elementwise
 from .control import MOVES
+from .emit import Buffer
+from .layouts import order_of
 from .loops import Group, Loops
 from .merging import merged
-from .points import VIEWS, Point, flat
-from .ttir import Type
+from .points import VIEWS, Point, flat, strides_in
 
 FREE = ("arith.constant", "tt.make_range", "tt.splat", "ub.poison")
-MOST = 16                                       # operators in what is computed again wherever it is needed
+MOST = 16                                       # operators in what is computed again wherever it is needed; along lanes whose numbers
+                                                # follow each other it is for the first of them alone: three times as many
+NEVER = 1000
 DEAR = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 
 
@@ -30,11 +33,12 @@ class Waiting:
             if op.operands[0] in self.cost:
                 self.cost[result] = self.cost[op.operands[0]]
         elif elementwise.find(op):
-            cost = sum(self.cost.get(o, 0 if not o.type.shape else MOST + 1) for o in op.operands) + (MOST if self.dear(op) else 1)
-            if cost <= MOST and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
+            cost = sum(self.cost.get(o, 0 if not o.type.shape else NEVER) for o in op.operands) + (MOST if self.dear(op) else 1)
+            steady = self.at.along(result, len(result.type.shape) - 1) is not None
+            if cost <= MOST * (1 + 2 * steady) and not result.type.is_float and not op.name.startswith(("tt.extern", "tt.elementwise")):
                 self.cost[result] = cost
             else:
-                self.wait(op, result.type.shape)
+                self.wait(op, result.type.shape, self.axis_of(op))
         else:
             elementwise.refuse(op)
 
@@ -93,32 +97,41 @@ class Waiting:
         self.group_of = {}
         self.let_go()
 
-    def emit(self, group):
+    def axis_of(self, op):
+        """The dim along which what an operator reads lies in memory, if it is not the last."""
+        orders = [held.order for held in map(self.held.get, op.operands) if isinstance(held, Buffer) and held.order]
+        return orders[0][-1] if orders else None
+
+    def room_of(self, group):
+        """Buffers of the results that others want, in the order of the group's loop; in others' memory what may be written there."""
         kept, inside = {}, set(group.ops)
-        order = sorted(range(len(group.shape)), key=lambda d: d == group.axis)      # of dims in the buffers that the loop writes
-        for op in group.ops:
-            for result in op.results:
-                if any(user not in inside for user in result.users):
-                    kept[result] = self.em.allocate(Type(tuple(group.shape[d] for d in order), result.type.element, result.type.pointee))
+        for result in (result for op in group.ops for result in op.results):
+            if any(user not in inside for user in result.users):
+                kept[result] = self.targets.get(result) or self.em.allocate(result.type)
+                kept[result].order = order_of(group.shape, group.axis)
+        return kept
+
+    def emit(self, group):
+        back, kept = self.arrange(group), self.room_of(group)
         shape = merged(self.at, group.ops, group.shape) if group.axis is None else group.shape
         loops = Loops(self.em, shape, axis=group.axis)
         with loops.rows() as row:
             accessed = [op for op in group.ops if op.name in ("tt.load", "tt.store")]
             sure = accesses.sure(self.at, accessed, row) if loops.length > loops.lanes else None
             if sure is None:
-                self.along(loops, row, None, group, kept, order, self.wanted(loops, row, group, kept))
+                self.along(loops, row, None, group, kept, self.wanted(loops, row, group, kept))
             else:
                 yes, no, end = self.em.label(), self.em.label(), self.em.label()
                 self.em.branch(sure[1], yes, no)
                 for label, known in ((yes, sure[0]), (no, None)):
                     self.em.start(label)
-                    self.along(loops, row, known, group, kept, order, None if known else self.wanted(loops, row, group, kept))
+                    self.along(loops, row, known, group, kept, None if known else self.wanted(loops, row, group, kept))
                     self.em.jump(end)
                 self.em.start(end)
-        for result, buffer in kept.items():
-            self.held[result] = shapes.permuted(self.em, buffer, result.type, [order.index(d) for d in range(len(order))])
-            if (self.held[result].owner or self.held[result]) is not buffer:
-                self.em.release(buffer)
+        self.held.update(kept)
+        self.put_back(back)
+        for result in kept:
+            self.settle(result)
 
     def wanted(self, loops, row, group, kept):
         """How far along a row something is stored, an i64; None where that is not known, or more is kept."""
@@ -133,10 +146,12 @@ class Waiting:
             end = self.em.intrinsic("smax", "i64", end, mask.count)
         return self.em.intrinsic("smin", "i64", end, str(loops.length))
 
-    def along(self, loops, row, sure, group, kept, order, end=None):
+    def along(self, loops, row, sure, group, kept, end=None):
         """The loop along a row."""
         with loops.along(row, sure, end) as point:
-            place = flat(self.em, [group.shape[d] for d in order], [point.indices[d] for d in order]) if kept else ""
+            place = flat(self.em, strides_in(next(iter(kept.values())), group.shape), point.indices) if kept else ""
+            for argument in group.early:
+                self.at.at(argument, point)
             for op in group.ops:
                 if op.name == "tt.store":
                     accesses.store(self.at, op, point)
@@ -148,8 +163,8 @@ class Waiting:
                     if result in kept:
                         self.em.store(kept[result], place, self.at.spread(result, point), point.lanes)
 
-    def index(self, shape, point):
-        return flat(self.em, shape, point.indices)
+    def index(self, buffer, point):
+        return flat(self.em, strides_in(buffer, buffer.type.shape), point.indices)
 
     # memory
     def tt_load(self, op):
@@ -202,7 +217,7 @@ class Waiting:
             return
         target = self.em.allocate(result.type)
         with Loops(self.em, result.type.shape, lanes=1) as point:
-            self.em.store(target, self.index(result.type.shape, point), accesses.atomic(self.at, op, point), 1)
+            self.em.store(target, self.index(target, point), accesses.atomic(self.at, op, point), 1)
         self.held[result] = target
 
     tt_atomic_cas = tt_atomic_rmw
