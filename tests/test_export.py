@@ -236,7 +236,14 @@ def test_refused_arguments():
         torch.export.export(model, (X,), dynamic_shapes={"y": {0: Dim("rows")}})
 
 
-def test_inputs_of_other_layouts():
+@pytest.mark.parametrize("asked", [False, True], ids=["plain", "asked"])
+def test_inputs_of_other_layouts(asked):
+    """Also once a program has a class of tensors that is asked first."""
+    if asked:
+        class Asked(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return super().__torch_function__(func, types, args, kwargs or {})
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
     program = torch.export.export(model, (IMAGES,))
     for module in (program.module(), again(program).module(), program.run_decompositions().module()):
