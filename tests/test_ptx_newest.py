@@ -54,7 +54,7 @@ def test_products_of_float32(gpu):  # noqa: F811
 
 
 def test_products_by_pairs(gpu):  # noqa: F811
-    product_by_pairs(TWO, 72, 72, 72)
+    product_by_pairs(gpu, TWO, 72, 72, 72)
 
 
 @pytest.mark.parametrize("way, rows", [("plain", 72), ("gluon", 136)])
