@@ -196,7 +196,8 @@ def test_other_devices_are_not_disturbed(cuda):
 
 
 @pytest.mark.parametrize("wanted, said",
-                         [("native", "native True"), ("numpy", "none False"), ("fast", "expected native or numpy, got fast")])
+                         [("native", "native True"), ("numpy", "none False"), ("", "none False"),
+                          ("fast", "expected native or numpy, got fast")])
 def test_the_environment_chooses(wanted, said):
     program = ("import tritorch as torch\nfrom tritorch.cuda import driver\nx = torch.exp(torch.zeros(200, 200)).sum().item()\n"
                "print(driver.current().name if driver.chosen() else 'none', driver.hidden(), x)")

@@ -10,6 +10,16 @@ from tritorch.nn import functional as F
 X = drawn(3, 4)
 
 
+def only_as_written(run, why):
+    """A program that is right, and has no functional form."""
+    model = Of(run, weight=nn.Parameter(drawn(4)))
+    program = torch.export.export(model, (X,))
+    for follow in (False, True):
+        hold(again(program).module(), model, (X,), {}, follow, "program")
+    with pytest.raises(UserError, match=why):
+        program.run_decompositions()
+
+
 # ------------------------------------------------------------------ autograd
 def test_regions_without_gradients():
     def run(self, x):
@@ -31,12 +41,7 @@ def test_writes_that_autograd_does_not_see():
             z.add_(1)
         return z + self.weight
 
-    model = Of(run, weight=nn.Parameter(drawn(4)))
-    program = torch.export.export(model, (X,))
-    for follow in (False, True):
-        hold(again(program).module(), model, (X,), {}, follow, "program")
-    with pytest.raises(UserError, match="writes that autograd sees, got mul at"):
-        program.run_decompositions()
+    only_as_written(run, "writes that autograd sees, got mul at")
 
 
 def test_gradients_inside():
@@ -105,12 +110,7 @@ def test_writes_through_views_that_have_no_way_back():
         y.unfold(0, 2, 2)[0].add_(self.weight[:, None])
         return y * 2
 
-    model = Of(run, weight=nn.Parameter(drawn(4)))
-    program = torch.export.export(model, (X,))
-    for follow in (False, True):
-        hold(again(program).module(), model, (X,), {}, follow, "program")
-    with pytest.raises(UserError, match="followed through views, got unfold at"):
-        program.run_decompositions()
+    only_as_written(run, "followed through views, got unfold at")
 
 
 def test_writes_to_inputs_and_buffers():

@@ -148,7 +148,7 @@ def __dir__():
     return sorted({*globals(), *surface.PACKAGES, *surface.LAZY})
 
 
-if _os.environ.get("TRITORCH_CPU", "numpy") != "numpy":
+if _os.environ.get("TRITORCH_CPU") not in (None, "", "numpy"):
     from tritorch.cpu.compiled import from_environment as _from_environment
 
     _from_environment()

@@ -231,7 +231,7 @@ def available() -> bool:
 
 def hidden() -> bool:
     """Whether the driver in use is there for tensors of the CPU alone: then there is no CUDA device."""
-    return getattr(_chosen, "hidden", False) is True                     # a DryDriver has every attribute
+    return getattr(_chosen, "hidden", False)
 
 
 def count() -> int:

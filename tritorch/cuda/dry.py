@@ -39,7 +39,7 @@ class DryDriver:
     Calls that it does not spell out do nothing. Example: `tritorch.cuda.driver.use(DryDriver(90))`.
     """
 
-    name, wants_annotations = "dry", False
+    name, wants_annotations, hidden = "dry", False, False
 
     def __init__(self, arch: int = 90, properties: DeviceProperties | None = None, on_host: bool = False):
         if properties is None:
