@@ -22,6 +22,15 @@ from tritorch.tensor import Tensor, empty, from_array
 DEFAULT_SEED = 67280421310721                  # the seed of a fresh Generator, as in PyTorch
 
 
+class _Drawing(threading.local):
+    """What this thread draws: numbers for so many `samples` of a vmap at once; 0 where it may draw none."""
+
+    samples = 1
+
+
+drawing = _Drawing()
+
+
 class Generator:
     """A stream of random numbers: `Generator(device='cpu')`, passed to random functions as `generator=`.
 
@@ -95,6 +104,9 @@ class Generator:
         The seed is the signed form of its 64 bits. While a CUDA graph is captured, `base` is a device tensor of (seed, offset)
         that every replay moves on; the seed returned is then 0 and the offset counts from there.
         """
+        if drawing.samples != 1:
+            check(drawing.samples, "vmap", "no random operator where randomness is 'error'", "one", use="randomness='same' or 'different'")
+            counters *= drawing.samples
         here = self._recording()
         if here is not None:
             return here.take(counters)

@@ -185,6 +185,37 @@ def spread(local, spec, nbytes):
     return out
 
 
+class SampleBySample(BaseException):
+    """What runs inside of vmap asked for what the samples do not have together, such as the value of a number: its function is called for
+    each sample. It is no Exception, so that the function does not take it for an error of its own."""
+
+
+class Batched(Storage):
+    """Memory of a tensor inside of vmap. The tensor is like one sample, the tensor `whole` has all of them along its first dim: strides and
+    offset are those of the first sample in its memory, and each further one lies whole.stride(0) later. `level` is the call of vmap."""
+
+    __slots__ = ("whole", "level")
+    like = None                                                          # a function of who makes them: a tensor of each sample's own
+    owner = property(lambda self: self.whole.storage.owner)
+
+    @property
+    def ptr(self):
+        raise self.level.no_values()
+
+    bytes = ptr
+
+    def alias(self):
+        return batched(self.whole.data, self.level)
+
+
+def batched(whole, level):
+    """The memory of a sample of `whole`."""
+    out, home = Batched(), whole.storage
+    out.whole, out.level, out.device, out._bytes, out.version = whole, level, home.device, None, 0
+    out.nbytes = home.nbytes - (whole.shape[0] - 1) * whole.strides[0] * whole.dtype.itemsize if whole.shape[0] else 0
+    return out
+
+
 def _unlocked():
     """In a forked process no thread of its parent is filling anything."""
     global _filling

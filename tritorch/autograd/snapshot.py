@@ -6,7 +6,7 @@ from tritorch.autograd.modes import state
 from tritorch.errors import GradientError, check
 from tritorch.layout import others
 from tritorch.layout import strided as strided_layout
-from tritorch.storage import DeviceStorage, HostStorage, Shared, Spread, Storage, Unwritten
+from tritorch.storage import Batched, DeviceStorage, HostStorage, Shared, Spread, Storage, Unwritten
 from tritorch.tensor import Leaf, Tensor, alias, strided
 
 
@@ -15,7 +15,7 @@ class _Output:
 
 
 _OUTPUT = _Output()
-_STORAGES = (DeviceStorage, HostStorage, Shared, Storage, Unwritten, Spread)
+_STORAGES = (DeviceStorage, HostStorage, Shared, Storage, Unwritten, Spread, Batched)
 
 
 def pack(x, is_output=False, index=None):

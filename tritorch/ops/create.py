@@ -17,7 +17,7 @@ from tritorch.ops import copy
 from tritorch.ops.nested import number_dtype, to_array
 from tritorch.pairs import Parts
 from tritorch.shape import cdiv, ordered_strides
-from tritorch.storage import Spread
+from tritorch.storage import Batched, Spread
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
@@ -78,10 +78,15 @@ def _sizes(sizes, size=None):
         raise TypeError(sentence("empty", "ints or a sequence of ints as sizes", repr(size))) from None
 
 
+newborn = []                                     # sets of the memory of tensors that are made: see vmap
+
+
 def _finish(out, requires_grad, pin_memory=False):
     if pin_memory:
         out = copy.pin_memory(out)
     out.storage.version = 0                                              # filling it was no write in place
+    for made in newborn:
+        made.add(out.storage)
     if state.inference:
         out._inference = True
         return out
@@ -167,6 +172,8 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
         place = input.device if device is None else as_device(device)
         if type(input.storage) is Spread:
             return _finish(Spread.like(input, types.chosen(dtype, input.dtype), place), requires_grad)
+        if type(input.storage) is Batched:
+            return _finish(Batched.like(input, input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad)
         return unset(_finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory))
     except OtherLayout as other:
         return _finish(other.instead(empty_like, (input, dtype, layout, device)), requires_grad)
@@ -310,6 +317,8 @@ def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=
     """`full` with this tensor's dtype and device."""
     if type(input.storage) is Spread:
         return input.new_full(size, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
+    if type(input.storage) is Batched:
+        return _finish(copy.fill_(new_empty_method(input, size, dtype=dtype, device=device), fill_value), requires_grad)
     dtype, device = types.chosen(dtype, input.dtype), device or input.device
     return full(size, fill_value, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
@@ -329,10 +338,14 @@ def new_empty_method(input, *sizes, size=None, dtype=None, device=None, requires
     if type(input.storage) is Spread:
         return input.new_empty(_sizes(sizes, size), dtype=dtype, device=device, requires_grad=requires_grad)
     dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    if type(input.storage) is Batched:
+        return _finish(Batched.like(input, _sizes(sizes, size), dtype, as_device(device)), requires_grad)
     return empty(_sizes(sizes, size), dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)
 
 
 def new_empty_strided(input, size, stride, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):
     """`empty_strided` with this tensor's dtype and device."""
     dtype, device = types.chosen(dtype, input.dtype), device or input.device
+    if type(input.storage) is Batched:
+        return _finish(Batched.like(input, size, dtype, as_device(device), stride), requires_grad)
     return strided_empty(size, stride, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad)

@@ -166,7 +166,7 @@ def _into_zeros(g, shape, take):
     """Zeros of `shape` whose part `take` is g."""
     if type(g.storage) is Spread:
         return Spread.on_whole(lambda g: _into_zeros(g, shape, take), g)
-    out = empty(shape, g.dtype, g.device).zero_()
+    out = g.new_zeros(shape)
     take(out).copy_(g)
     return out
 
@@ -197,7 +197,7 @@ def as_strided_backward(g, shape, strides, base_offset, size, stride, offset):
         return Spread.on_whole(lambda g: as_strided_backward(g, shape, strides, base_offset, size, stride, offset), g)
     low = min(base_offset, offset)
     room = max(base_offset + extent(shape, strides), offset + extent(size, stride)) - low
-    flat = empty((room,), g.dtype, g.device).zero_()
+    flat = g.new_zeros((room,))
     if is_dense(size, stride) or 0 in size:
         if 0 not in size:
             as_strided(flat, size, stride, offset - low).copy_(g)

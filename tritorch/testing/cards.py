@@ -14,6 +14,7 @@ from tritorch.func import jvp
 from tritorch.ops import create
 from tritorch.pairs import HOST, MADE
 from tritorch.tensor import Tensor, empty, strided
+from tritorch.testing.batches import check_batches
 from tritorch.testing.compare import wide
 from tritorch.testing.samples import (
     Maker,
@@ -365,7 +366,7 @@ def check_errors(op, where):
 
 CHECKS = {f.__name__.removeprefix("check_"): f for f in (
     check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_promises, check_capture,
-    check_repeated, check_complex, check_errors)}
+    check_repeated, check_complex, check_errors, check_batches)}
 
 
 def check_op(op, device="cpu", checks=None):

@@ -1,0 +1,1 @@
+"""Rules of attention and recurrent layers. Samples join the dim of batches."""

@@ -1,0 +1,220 @@
+"""The interpreter of one call of vmap."""
+import sys
+import weakref
+
+from tritorch.amp.autocast_mode import _Caster
+from tritorch.autograd import forward, graph, modes, slices
+from tritorch.autograd.graph import record
+from tritorch.autograd.modes import state
+from tritorch.autograd.places import user_place
+from tritorch.dispatch import Interpreter, _check_destination, _view
+from tritorch.func.batching import (  # noqa: F401 rules
+    attention,
+    calls,
+    draws,
+    indexing,
+    losses,
+    matrices,
+    moving,
+    norms,
+    pointwise,
+    products,
+    rows,
+    views,
+    windows,
+)
+from tritorch.func.batching.calls import Call, is_batched, rules
+from tritorch.generator import drawing
+from tritorch.ops import create
+from tritorch.ops.copy import copy_to
+from tritorch.shape import extent, layout
+from tritorch.storage import Batched, SampleBySample, batched
+from tritorch.tensor import Leaf, Tensor, empty_strided, strided
+
+ABOVE = (_Caster, forward.Level)                                         # what changes calls and carries tangents sees those of samples
+
+
+class Level(Interpreter):
+    """Hands operators that are called with tensors of one sample those of all `size` samples, and records such calls as calls of tensors
+    of one sample, so that transformations inside of the function, whose rules are written in operators, work on all samples too."""
+
+    def __init__(self, size, randomness):
+        self.size, self.randomness, self.works = size, randomness, False
+        self.made_here, self.changed = weakref.WeakSet(), None           # memory; the operator that changed memory of others
+
+    # -------------------------------------------------------------- in and out
+    def __enter__(self):
+        holder, name, place = state, "interpreter", (state, "interpreter")
+        while (found := getattr(holder, name)) is not None and type(found) is not Level:
+            holder, name = found, "outer"
+            if isinstance(found, ABOVE):
+                place = found, "outer"
+        self.place, self.outer = place, getattr(*place)
+        setattr(*place, self)
+        modes.interpreted = True
+        self.works, self.drawn = True, drawing.samples
+        create.newborn.append(self.made_here)
+        drawing.samples = {"error": 0, "same": drawing.samples, "different": drawing.samples * self.size}[self.randomness]
+        return self
+
+    def __exit__(self, *exception):
+        drawing.samples, self.works = self.drawn, False
+        create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
+        setattr(*self.place, self.outer)
+
+    def enter(self, whole):
+        """A sample of a tensor of all samples, along its first dim."""
+        out = self.sample(whole)
+        if whole.requires_grad:
+            out.node = Leaf(out)
+        if whole._tangents is not None:
+            out._tangents = {level: self.enter(t) for level, t in whole._tangents.items()}
+        return out
+
+    def leave(self, x, dim):
+        """The tensor of all samples, along `dim`."""
+        whole = self.whole(x) if self.has(x) else x.expand(self.size, *x.shape)
+        out = whole.movedim(0, dim)
+        if x._tangents is not None and self.has(x):
+            out = out.view_as(out)
+            out._tangents = {level: self.leave(t, dim) for level, t in x._tangents.items()}
+        return out
+
+    # -------------------------------------------------------------- samples and tensors of all
+    def has(self, x):
+        """Whether x is a sample, or a sequence in which there is one."""
+        return is_batched(x, self) or type(x) in (tuple, list) and any(is_batched(v, self) for v in x)
+
+    def sample(self, whole):
+        return strided(batched(whole, self), whole.shape[1:], whole.strides[1:], whole.offset, whole.dtype)
+
+    def whole(self, x, to_write=False):
+        """The tensor of all samples of x. It belongs to the graph around if x has a history."""
+        root = x.storage.whole
+        step = root.strides[0] * root.dtype.itemsize // x.dtype.itemsize
+        shape, strides = (self.size, *x.shape), (step, *x.strides)
+        follows = root.requires_grad and x.requires_grad
+        if follows or to_write and not root.requires_grad:
+            if (kept := x.__dict__.get("_whole")) is not None:
+                return kept
+            if root.shape == shape and root.strides == strides and root.offset == x.offset and root.dtype is x.dtype:
+                return root
+            if root.dtype is not x.dtype:
+                raise SampleBySample
+            return root.as_strided(shape, strides, x.offset)
+        return strided(root.storage, shape, strides, x.offset, x.dtype)
+
+    def no_values(self):
+        """What to raise where somebody looks at the memory of a sample."""
+        return SampleBySample() if self.works else RuntimeError(
+            "vmap: expected a tensor made outside of it or returned by it, got one that its function left behind")
+
+    # -------------------------------------------------------------- calls
+    def __call__(self, op, args, out):
+        written = () if out is None else tuple(out) if type(out) in (tuple, list) else (out,)
+        if not self.has(written) and not any(map(self.has, args)):
+            return self.alike(op, args, out, written)
+        if not hasattr(op, "body"):                                      # of an operator on lists
+            raise SampleBySample
+        return self.call(op, args) if out is None else self.write(op, args, out, written)
+
+    def alike(self, op, args, out, written):
+        """A call that is the same for all samples, but for what is drawn."""
+        if self.randomness == "different" and "seed" in getattr(op, "names", ()):
+            if out is not None or op.names[0] != "shape":
+                raise SampleBySample
+            return self.sample(op((self.size, *args[0]), *args[1:]))
+        for o in written:
+            if o.storage not in self.made_here and any(o is a for a in args) and op.__name__ not in ("fill", "assign"):
+                self.changed = op.__name__
+        made = self.proceed(op, args, out)
+        if out is None:
+            self.made_here.update([o.storage for o in (made if type(made) is tuple else (made,)) if o.base is None])
+        return made
+
+    def start_over(self, reason):
+        """Raise where the function cannot be called for each sample instead, because it has left traces."""
+        if self.changed:
+            raise RuntimeError(
+                f"vmap: expected a function that asks for no values of its samples once it has written into tensors of others "
+                f"({self.changed}), got one that does; use torch.where in the place of what depends on values") from reason
+
+    def call(self, op, args):
+        promise = op.body(*args)
+        if isinstance(promise, Tensor):
+            return self.view(op, args, promise)
+        made = self.made(op, args, promise)
+        outs = [self.sample(x) for x in made]
+        self.remember(record, op, args, outs)
+        if state.inference:
+            for o in outs:
+                o._inference = True
+        return outs[0] if len(op.returns) == 1 else tuple(outs)
+
+    def made(self, op, args, promise, out=None, written=()):
+        """The results of all samples."""
+        call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
+        rule = rules.get(op.__name__) or pointwise.rule_of(op)
+        made = (rule if self.randomness != "same" or "seed" not in op.names else calls.each)(call)
+        return made if type(made) in (tuple, list) else (made,)
+
+    def view(self, op, args, out):
+        x = args[0]
+        self.remember(_view, op, args, out, anyway=True)
+        if state.grad and out.node is not None and x.storage.whole.requires_grad and op.__name__ in views.views:
+            out._whole = views.views[op.__name__](self.whole(x), *args[1:])
+        return out
+
+    def write(self, op, args, out, written):
+        for o in written:
+            if not self.has(o):
+                self.adopt(o)
+        promise = op.body(*args)
+        promises = (promise,) if type(promise) is tuple else promise
+        for o, p in zip(written, promises):
+            if not (o.shape == p[0] and o.dtype is p[1] and not o._inference and 0 not in o.strides):
+                _check_destination(op, o, *p[:3], args)
+        node = self.remember(slices.prepare, op, written, args)
+        targets = tuple([self.whole(o, to_write=True) for o in written])
+        exact = all(o.dtype is p[1] and o.shape == p[0] for o, p in zip(written, promises))
+        for target, made in zip(targets, self.made(op, args, promise, targets if exact else None, zip(written, targets))):
+            if made is not target:
+                target.copy_(made)
+        writer = user_place()
+        for o in written:
+            o.storage.version += 1
+            o.storage.writer = writer
+        if node is not None:
+            self.remember(*(slices.rebase, written[0], node) if len(written) == 1 else (graph.hang, node, written))
+        return out
+
+    def adopt(self, x):
+        """Let each sample have a tensor of its own in the place of one that the function made for all: it is about to be written."""
+        root = x if x.base is None else x.base
+        alone = sys.getrefcount(root.storage) == 2 + (x is not root)     # else other tensors show this memory
+        if root.storage not in self.made_here or not alone or root.offset:
+            raise SampleBySample                                         # the samples would have to take turns
+        whole = root.expand(self.size, *root.shape)
+        home = batched(copy_to(whole, root.dtype, root.device, (max(extent(root.shape, root.strides), 1), *root.strides)), self)
+        for t in (x, root):
+            t.storage, t._array, t.form = home, None, None
+
+    def remember(self, fn, *args, anyway=False):
+        """History of samples, which operators on samples make."""
+        if state.grad or anyway:
+            slot, state.interpreter = state.interpreter, self
+            try:
+                return fn(*args)
+            finally:
+                state.interpreter = slot
+        return None
+
+
+def like(x, shape, dtype, device, strides=None):
+    """An unset tensor of each sample's own."""
+    shape, usual, _ = layout(tuple(shape))
+    strides = usual if strides is None else tuple(strides)
+    return x.storage.level.sample(empty_strided((x.storage.level.size, *shape), (max(extent(shape, strides), 1), *strides), dtype, device))
+
+
+Batched.like = staticmethod(like)

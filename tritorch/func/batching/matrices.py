@@ -1,0 +1,1 @@
+"""Rules of linear algebra: factors, solutions, eigenvalues, of matrices in the last two dims."""

@@ -1,0 +1,1 @@
+"""Rules of norms and of what is fused with them."""
