@@ -8,6 +8,7 @@ AREAS = {
     "import": "seconds of `import tritorch`",
     "cards": "every operator's workloads on the CPU",
     "native": "operators compiled for this machine's processors and by numpy, beside PyTorch's",
+    "vmap": "gradients for each sample, ensembles, Jacobians and Hessians by vmap and by a call for each, beside PyTorch's",
     "train": "the main job beside PyTorch: step time and loss curve from the same weights and batches",
     "gpt2": "GPT-2 124M without a GPU: launches, host time and memory of a step, counted; the loss curve of a small one beside PyTorch",
     "resnet": "ResNet-50 without a GPU: launches, bytes and memory of a step, contiguous and channels last",

@@ -41,6 +41,7 @@ class Level(Interpreter):
     def __init__(self, size, randomness):
         self.size, self.randomness, self.works = size, randomness, False
         self.made_here, self.changed = weakref.WeakSet(), None           # memory; the operator that changed memory of others
+        self.copies = weakref.WeakSet()                                  # memory of copies of what vmap was given
 
     # -------------------------------------------------------------- in and out
     def __enter__(self):
@@ -63,7 +64,11 @@ class Level(Interpreter):
         setattr(*self.place, self.outer)
 
     def enter(self, whole):
-        """A sample of a tensor of all samples, along its first dim."""
+        """A sample of a tensor of all samples, along its first dim. It is copied where that is not its outermost dim in memory: results of
+        operators have the order of their operands, and a sample of theirs would have no view of another shape."""
+        if any(n > 1 and s > whole.strides[0] for n, s in zip(whole.shape, whole.strides)) and whole.strides[0]:
+            whole = whole.contiguous()
+            self.copies.add(whole.storage)
         out = self.sample(whole)
         if whole.requires_grad:
             out.node = Leaf(out)
@@ -169,6 +174,8 @@ class Level(Interpreter):
         for o in written:
             if not self.has(o):
                 self.adopt(o)
+            elif o.storage.whole.storage in self.copies:
+                raise SampleBySample
         promise = op.body(*args)
         promises = (promise,) if type(promise) is tuple else promise
         for o, p in zip(written, promises):
