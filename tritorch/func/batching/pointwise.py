@@ -1,4 +1,5 @@
 """Rules of elementwise operators, copies and casts."""
+from tritorch.dtype import bool as bool_
 from tritorch.dtype import result_type
 from tritorch.func.batching.calls import each, rule, rules
 from tritorch.tensor import Tensor
@@ -11,15 +12,14 @@ def pointwise(call):
     """Dims of samples broadcast from the last on: between them and the samples come dims of length 1."""
     tensors = [x for x in call.given if isinstance(x, Tensor)]
     rank = max([len(x.shape) for x in tensors])
-    scalars = [x for x in tensors if not x.shape]
-    common = result_type(*tensors) if scalars and len(tensors) > 1 and len({x.dtype for x in tensors}) > 1 and rank else None
+    mixed = len({x.dtype for x in tensors if x.dtype is not bool_}) > 1 and not all(x.shape for x in tensors)
+    common = result_type(*tensors) if mixed else None
     args = []
     for a, own, differs in zip(call.args, call.given, call.where):
-        if differs is True:
-            if common is not None and not own.shape and a.dtype is not common:   # a 0-dim sample does not decide about dtypes
-                a = a.to(common)
-            if len(own.shape) < rank:
-                a = a.reshape(call.size, *[1] * (rank - len(own.shape)), *own.shape)
+        if common is not None and isinstance(own, Tensor) and not own.shape and own.dtype not in (bool_, common):
+            a = a.to(common)                                             # of all samples it would decide about dtypes, which it does not
+        if differs is True and len(own.shape) < rank:
+            a = a.reshape(call.size, *[1] * (rank - len(own.shape)), *own.shape)
         args.append(a)
     if call.op.__name__ == "assign" and not call.where[0]:
         args[0] = call.all(0)                                            # it says what the result is like
