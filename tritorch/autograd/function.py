@@ -9,6 +9,7 @@ from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.snapshot import pack, restore
 from tritorch.cuda.watching import watched
 from tritorch.errors import GradientError, check
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor, Unfollowed, empty
 
 _IN_FUNCTION = Unfollowed("The output of a custom Function is a view")
@@ -95,7 +96,8 @@ class Function:
     """A differentiable function given by static methods `forward(ctx, *args)` and `backward(ctx, *grads)`; called by `apply`.
 
     `forward` may leave out ctx if there is a `setup_context(ctx, inputs, output)`. A static method `jvp(ctx, *tangents)` gives
-    forward mode; without it backward is transposed.
+    forward mode; without it backward is transposed. Inside of `tritorch.vmap` forward and backward run once for all samples, as all
+    functions do there; with `setup_context` a static method `vmap(info, in_dims, *args)` may stand in for forward.
 
     >>> import tritorch as torch
     >>> class Cube(torch.autograd.Function):
@@ -135,6 +137,12 @@ class Function:
 
     vjp = backward
 
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        """(outputs, their dims) of forward for tensors of all samples: `in_dims` says of each argument along which dim they are, None
+        for what is the same for all; `info` has `batch_size` and `randomness`."""
+        raise NotImplementedError("Function: expected a static method vmap in the subclass")
+
     @classmethod
     def apply(cls, *args, **kwargs):
         """Run forward and record the function as one node. Arguments given by name are put in their places."""
@@ -157,16 +165,19 @@ class Function:
             watched.tracer.applied(cls)
         ctx = FunctionCtx(cls)
         ctx.needs_input_grad = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
+        by_rule = Batched.forward(cls, args) if Batched.forward else None            # there where vmap is used
         with no_grad():
             if cls.setup_context is None:
                 made = cls.forward(ctx, *args)
             else:
-                made = cls.forward(*args)
+                made = cls.forward(*args) if by_rule is None else by_rule[0]
                 cls.setup_context(ctx, args, made)
         outs = list(made) if isinstance(made, tuple) else [made]
         _check_dirty(ctx, args, outs)
         outs = [_as_output(ctx, o, args) for o in outs]
         if state.grad and any(ctx.needs_input_grad):
+            if Batched.around and by_rule is None:
+                Batched.around(ctx, args, outs)
             _record(ctx, args, outs)
         ctx._to_save = ctx._dirty = ctx._fixed = ()
         return tuple(outs) if isinstance(made, tuple) else outs[0], ctx

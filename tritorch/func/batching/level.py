@@ -12,6 +12,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
     attention,
     calls,
     draws,
+    functions,
     indexing,
     losses,
     matrices,
@@ -23,7 +24,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
     views,
     windows,
 )
-from tritorch.func.batching.calls import Call, is_batched, rules
+from tritorch.func.batching.calls import Call, is_batched
 from tritorch.generator import drawing
 from tritorch.ops import create
 from tritorch.ops.copy import copy_to
@@ -159,7 +160,7 @@ class Level(Interpreter):
     def made(self, op, args, promise, out=None, written=()):
         """The results of all samples."""
         call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
-        rule = rules.get(op.__name__) or pointwise.rule_of(op)
+        rule = op.batch_rule or pointwise.rule_of(op)
         made = (rule if self.randomness != "same" or "seed" not in op.names else calls.each)(call)
         return made if type(made) in (tuple, list) else (made,)
 
