@@ -196,8 +196,8 @@ class Batched(Storage):
 
     __slots__ = ("whole", "level")
     # functions of who makes them: a tensor of each sample's own; a call by a rule of the user's, of an autograd.Function so; its node in the
-    # graph around
-    like = by_rule = forward = around = None
+    # graph around, and tangents there; what is printed of it
+    like = by_rule = forward = around = remember_tangents = shown = None
     owner = property(lambda self: self.whole.storage.owner)
 
     @property

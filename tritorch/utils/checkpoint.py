@@ -12,8 +12,10 @@ from tritorch.autograd import backward as run_backward
 from tritorch.autograd import enable_grad, is_grad_enabled
 from tritorch.autograd.function import Function
 from tritorch.autograd.graph import saved_tensors_hooks
+from tritorch.autograd.modes import state
 from tritorch.device import cpu, device
 from tritorch.errors import check
+from tritorch.func.batching.level import Level
 from tritorch.generator import default_generator
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
@@ -75,14 +77,18 @@ def noop_context_fn():
 
 
 class _Surroundings:
-    """What a run of the function depends on besides its arguments: random numbers and autocast."""
+    """What a run of the function depends on besides its arguments: random numbers, autocast, and calls of vmap around."""
 
     def __init__(self, args, preserve):
         devices = {cpu, *[a.device for a in tree_iter(args) if isinstance(a, Tensor) and not a.is_meta]}
         self.states = [(default_generator(d), default_generator(d).get_state()) for d in devices] if preserve else []
         self.indices = [d.index for d in devices if d is not cpu]
         self.casts = [(kind, amp.is_autocast_enabled(kind), amp.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")]
-        self.caching = amp.is_autocast_cache_enabled()
+        self.caching, self.levels, at = amp.is_autocast_cache_enabled(), [], state.interpreter
+        while at is not None:
+            if type(at) is Level:
+                self.levels.insert(0, at)
+            at = at.outer
 
     @contextlib.contextmanager
     def again(self):
@@ -94,6 +100,9 @@ class _Surroundings:
             for kind, enabled, dtype in self.casts:
                 if enabled or amp.is_autocast_enabled(kind):
                     stack.enter_context(amp.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self.caching))
+            for level in self.levels:
+                if not level.works:                                      # the arguments are its samples
+                    stack.enter_context(level)
             yield
 
 

@@ -53,15 +53,16 @@ class Level(Interpreter):
                 place = found, "outer"
         self.place, self.outer = place, getattr(*place)
         setattr(*place, self)
+        self.depth = 1 if found is None else found.depth + 1
         modes.interpreted = True
         self.works, self.drawn = True, drawing.samples
-        create.newborn.append(self.made_here)
+        create.newborn[id(self)] = self.made_here
         drawing.samples = {"error": 0, "same": drawing.samples, "different": drawing.samples * self.size}[self.randomness]
         return self
 
     def __exit__(self, *exception):
         drawing.samples, self.works = self.drawn, False
-        create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
+        del create.newborn[id(self)]
         setattr(*self.place, self.outer)
 
     def enter(self, whole):
@@ -81,6 +82,7 @@ class Level(Interpreter):
         """The tensor of all samples, along `dim`."""
         whole = self.whole(x) if self.has(x) else x.expand(self.size, *x.shape)
         out = whole.movedim(0, dim)
+        out._inference = out._inference or x._inference
         if x._tangents is not None and self.has(x):
             out = out.view_as(out)
             out._tangents = {level: self.leave(t, dim) for level, t in x._tangents.items()}
@@ -95,7 +97,14 @@ class Level(Interpreter):
         return strided(batched(whole, self), whole.shape[1:], whole.strides[1:], whole.offset, whole.dtype)
 
     def whole(self, x, to_write=False):
-        """The tensor of all samples of x. It belongs to the graph around if x has a history."""
+        """The tensor of all samples of x. It belongs to the graph around if x has a history, and has x's tangents, which that graph saves."""
+        out = self.placed(x, to_write)
+        if x._tangents is not None and state.grad:
+            out._tangents = {level: self.whole(t) if is_batched(t, self) else t.expand(self.size, *t.shape)
+                             for level, t in x._tangents.items()}
+        return out
+
+    def placed(self, x, to_write):
         root = x.storage.whole
         step = root.strides[0] * root.dtype.itemsize // x.dtype.itemsize
         shape, strides = (self.size, *x.shape), (step, *x.strides)
@@ -225,4 +234,15 @@ def like(x, shape, dtype, device, strides=None):
     return x.storage.level.sample(empty_strided((x.storage.level.size, *shape), (max(extent(shape, strides), 1), *strides), dtype, device))
 
 
-Batched.like = staticmethod(like)
+def remember_tangents(x):
+    """Have the graph around know the tangents of a result, too, which it may have saved before the result had them."""
+    if x.storage.whole.requires_grad:
+        forward.remember(x.storage.level.whole(x))
+
+
+def shown(x):
+    """(which vmap around it is, the outermost being 1; the tensor of all samples) of a sample."""
+    return x.storage.level.depth, x.storage.level.whole(x)
+
+
+Batched.like, Batched.remember_tangents, Batched.shown = map(staticmethod, (like, remember_tangents, shown))
