@@ -1,4 +1,5 @@
-"""Small random programs of tensor functions, by seed: each is run by vmap and by a loop over the samples, gradients included."""
+"""What tests of vmap share: the loop to hold it against, and small random programs of tensor functions, by seed, each of which is run by
+both, gradients included."""
 import random
 
 import numpy as np
@@ -6,6 +7,32 @@ import numpy as np
 import tritorch as torch
 
 SIZE = 3
+
+
+def values(torch, *shape, seed=0):
+    """A float64 tensor of the library's."""
+    n = 1
+    for s in shape:
+        n *= s
+    return ((torch.arange(n, dtype=torch.float64) * 0.7 + seed).sin()).reshape(shape)
+
+
+def by_loop(torch, fn, dims, *xs):
+    """The results of calls for each sample, stacked."""
+    (count,) = {x.shape[d] for x, d in zip(xs, dims) if d is not None}
+    rows = [fn(*[x if d is None else x.select(d, k) for x, d in zip(xs, dims)]) for k in range(count)]
+    return torch.stack(rows) if isinstance(rows[0], torch.Tensor) else tuple([torch.stack(list(c)) for c in zip(*rows)])
+
+
+def near(got, want):
+    """Raise unless nested tensors are the same up to rounding."""
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want)
+        for g, w in zip(got, want):
+            near(g, w)
+    else:
+        assert got.shape == want.shape and got.dtype is want.dtype
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10, check_stride=False)
 
 
 class Program:
@@ -88,9 +115,9 @@ def view(x, values, rng):
     if x.ndim:
         d = rng.randrange(-x.ndim, x.ndim)
         n = x.shape[d]
-        choices += [lambda v: v.select(d, rng.randrange(n)), lambda v: v.narrow(d, 0, max(n - 1, 1)), lambda v: v.movedim(d, 0), lambda v: v.mT
-                    if v.ndim > 1 else v[None], lambda v: v.flatten(), lambda v: v[..., ::2], lambda v: v.squeeze(), lambda v: v.diagonal()
-                    if v.ndim > 1 else v, lambda v: v.split(1, d)[-1], lambda v: v.unfold(d, 1, 1), lambda v: v.flip(d)]
+        choices += [lambda v: v.select(d, rng.randrange(n)), lambda v: v.narrow(d, 0, max(n - 1, 1)), lambda v: v.movedim(d, 0),
+                    lambda v: v.mT if v.ndim > 1 else v[None], lambda v: v.flatten(), lambda v: v[..., ::2], lambda v: v.squeeze(),
+                    lambda v: v.diagonal() if v.ndim > 1 else v, lambda v: v.split(1, d)[-1], lambda v: v.unfold(d, 1, 1), lambda v: v.flip(d)]
     return rng.choice(choices)(x)
 
 
@@ -99,8 +126,11 @@ def product(x, values, rng):
     if not x.ndim:
         return x * x
     return rng.choice((lambda v: v @ (v.mT if v.ndim > 1 else v), lambda v: torch.einsum("...i,...j->...ij", v, v),
-                       lambda v: v @ torch.ones(v.shape[-1], 2, dtype=v.dtype), lambda v: torch.linspace(0, 1, v.shape[-1], dtype=v.dtype) @ v.mT
-                       if v.ndim > 1 else v.dot(v)))(x)
+                       lambda v: v @ torch.ones(v.shape[-1], 2, dtype=v.dtype), lambda v: _steps(v) @ v.mT if v.ndim > 1 else v.dot(v)))(x)
+
+
+def _steps(x):
+    return torch.linspace(0, 1, x.shape[-1], dtype=x.dtype)
 
 
 def write(x, values, rng):
@@ -131,7 +161,8 @@ def index(x, values, rng):
         return x.reshape(1)[torch.tensor([0, 0])]
     n = x.shape[0]
     at = (x.reshape(n, -1).double().sum(1) * 7).round().long() % n                     # another for each sample
-    return rng.choice((lambda: x[at], lambda: x.gather(0, at.reshape(n, *[1] * (x.ndim - 1)).expand(x.shape)), lambda: x.index_select(0, at),
+    spread = at.reshape(n, *[1] * (x.ndim - 1)).expand(x.shape)
+    return rng.choice((lambda: x[at], lambda: x.gather(0, spread), lambda: x.index_select(0, at),
                        lambda: x[torch.arange(n) % 2], lambda: torch.where(x > 0, x, 0), lambda: x.masked_fill(x > 0, 0.25),
                        lambda: _floating(x).index_add(0, at, _floating(x)), lambda: _put(x, at)))()
 
@@ -144,7 +175,8 @@ def _put(x, at):
 
 def join(x, values, rng):
     x = _floating(x)
-    return rng.choice((lambda: torch.stack([x, x * 2], rng.randrange(-x.ndim - 1, x.ndim + 1)), lambda: torch.cat([x.reshape(-1), x.reshape(-1)]),
+    flat = x.reshape(-1)
+    return rng.choice((lambda: torch.stack([x, x * 2], rng.randrange(-x.ndim - 1, x.ndim + 1)), lambda: torch.cat([flat, flat]),
                        lambda: torch.nn.functional.pad(x, (1, 1)) if x.ndim else x, lambda: x.roll(1, 0) if x.ndim else x,
                        lambda: x.repeat(*[2] * max(x.ndim, 1)), lambda: x.tril() if x.ndim > 1 else x))()
 

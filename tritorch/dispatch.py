@@ -229,8 +229,8 @@ def formula(door, fn):
 
 
 def batch(door, fn):
-    """How `tritorch.vmap` calls the operator: `fn(call)` gets a `tritorch.func.batching.calls.Call`, which has the arguments with tensors of
-    all samples, along their first dims, and returns the results of all, made by public operators. Without it each sample has its call.
+    """How `tritorch.vmap` calls the operator: `fn(call)` gets a `tritorch.func.batching.calls.Call`, which has the arguments, with tensors
+    of all samples, along their first dims, and returns the results of all, made by public operators. Without it each sample has its call.
     An elementwise operator's rule is `tritorch.func.batching.pointwise.pointwise`."""
     door.batch_rule = fn
     return fn

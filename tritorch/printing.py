@@ -189,4 +189,5 @@ def suffixed(text, found, indent, newline=False):
 
 def tensor_format(x, spec):
     """`format(x, spec)`: that of the number for 0-dim tensors."""
-    return format(x.item(), spec) if x.ndim == 0 and not x.is_meta else object.__format__(x, spec)
+    number = x.ndim == 0 and not x.is_meta and (spec or type(x.storage) is not Batched)
+    return format(x.item(), spec) if number else object.__format__(x, spec)

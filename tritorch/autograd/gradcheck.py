@@ -165,7 +165,10 @@ class _Check:
     def batched_forward(self):
         """Tangents for a batch of tangents."""
         def pushed(j, v):
-            return jvp(lambda x: tuple(_outputs(self.func, [*self.inputs[:j], x, *self.inputs[j + 1:]])), (self.inputs[j].detach(),), (v,))[1]
+            def outputs(x):
+                return tuple(_outputs(self.func, [*self.inputs[:j], x, *self.inputs[j + 1:]]))
+
+            return jvp(outputs, (self.inputs[j].detach(),), (v,))[1]
 
         self.batched("the tangents along input", pushed, [(j, self.inputs[j]) for j in self.wanted])
 
@@ -209,6 +212,9 @@ def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=
     True
     """
     check(check_forward_ad or check_backward_ad, "gradcheck", "forward or backward mode to check", "neither", error=ValueError)
+    check(check_backward_ad or not check_batched_grad, "gradcheck", "check_backward_ad with check_batched_grad", "False", error=ValueError)
+    check(check_forward_ad or not check_batched_forward_grad, "gradcheck", "check_forward_ad with check_batched_forward_grad", "False",
+          error=ValueError)
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     try:
         with enable_grad():

@@ -12,7 +12,7 @@ from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_structure
 
 
 def _units(x, first, last, before=0):
-    """The unit tensors from number `first` on, below `last`, of a list in which those of x's elements begin at `before`: zeros elsewhere."""
+    """The unit tensors from number `first` on, below `last`, of a list in which x's own begin at `before`; zeros elsewhere."""
     shape = (last - first, x.numel())
     alike = type(x.storage) is Batched                                   # the same for all samples of a vmap around
     out = create.zeros(shape, dtype=x.dtype, device=x.device) if alike else x.new_zeros(shape)
@@ -68,8 +68,8 @@ def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None, _preallocate_and_
 
 
 def by_units(pulled, out, inputs, chunk_size=None, in_place=False):
-    """For each input the tensor (*out.shape, *input.shape) of what `pulled`, a function of one tensor like `out`, gives for the unit tensors:
-    of all at once, or of `chunk_size`, whose results are written into it at once where `in_place` says so."""
+    """For each input the tensor (*out.shape, *input.shape) of what `pulled`, a function of a tensor like `out`, gives for its unit tensors,
+    for all at once, or for `chunk_size`, whose results are written into it piece by piece where `in_place` says so."""
     count = out.numel()
     step = chunk_size or max(count, 1)
     wholes = [x.new_zeros((count, *x.shape)) for x in inputs] if in_place and step < count or not count else None
@@ -88,8 +88,8 @@ def by_units(pulled, out, inputs, chunk_size=None, in_place=False):
 
 
 def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
-    """A function that returns the Jacobian, output dims first, by one forward pass for all elements of the inputs. `randomness` is `vmap`'s:
-    what a function draws is drawn once ("same"), or for each of the elements ("different").
+    """A function that returns the Jacobian, output dims first, by one forward pass for all elements of the inputs. `randomness` is that of
+    `vmap`: what a function draws is drawn once ("same"), or for each of the elements ("different").
 
     >>> import tritorch as torch
     >>> torch.func.jacfwd(lambda x: x ** 2)(torch.tensor([1.0, 2.0]))

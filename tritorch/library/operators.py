@@ -106,8 +106,8 @@ class CustomOpDef:
         self._opoverload.register_autocast(device_type, cast_inputs)
 
     def register_vmap(self, func=None):
-        """Say what runs inside of `tritorch.vmap`: `func(info, in_dims, *args)` is given tensors of all samples, along the dims that in_dims
-        says (None: the same for all), and returns (results, their dims).
+        """Say what runs inside of `tritorch.vmap`: `func(info, in_dims, *args)` is given tensors of all samples, along the dims that
+        in_dims says (None: the same for all), and returns (results, their dims).
 
         >>> import tritorch as torch
         >>> @torch.library.custom_op("docs::total", mutates_args=())

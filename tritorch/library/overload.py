@@ -49,7 +49,7 @@ class OpOverload(namespaces.OpOverload):
         self._tails = {k: tuple([a.default for a in self._places[k:]]) for k in range(len(self._places) + 1)
                        if len(self._places) == len(schema.arguments) and all(a.has_default_value() for a in self._places[k:])}
         self._kernels, self._fake, self._backward, self._setup, self._casts, self._classes = {}, None, None, None, {}, {}
-        self._vmap, self._implicit, self._around = None, None, {}                          # made of operators; by "AutogradCUDA", "AutocastCPU"…
+        self._vmap, self._implicit, self._around = None, None, {}        # made of operators; by "AutogradCUDA", "AutocastCPU"…
         self._function = type(self._opname, (_Custom,), {"operator": self})
         operators[self.name()] = self
         namespaces.add(self, self.namespace, self._opname, self._overloadname)

@@ -67,8 +67,8 @@ def set_device_states(devices, states, *, device_type=None):
     >>> import tritorch as torch
     >>> set_device_states(*get_device_states(torch.ones(2)))               # the CPU is none
     """
-    for index, state in zip(devices, states) if device_type != "meta" else ():
-        default_generator(device("cuda", index)).set_state(state)
+    for index, was in zip(devices, states) if device_type != "meta" else ():
+        default_generator(device("cuda", index)).set_state(was)
 
 
 def noop_context_fn():
@@ -95,8 +95,8 @@ class _Surroundings:
         with contextlib.ExitStack() as stack:
             if self.states:
                 stack.enter_context(fork_rng(self.indices))
-                for generator, state in self.states:
-                    generator.set_state(state)
+                for generator, was in self.states:
+                    generator.set_state(was)
             for kind, enabled, dtype in self.casts:
                 if enabled or amp.is_autocast_enabled(kind):
                     stack.enter_context(amp.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self.caching))

@@ -23,9 +23,9 @@ def rule(*names):
 class Call:
     """A call of `op` inside of vmap with `size` samples, as a rule sees it.
 
-    `args` are its arguments, with tensors of all samples, along their first dims, where they differ from sample to sample: `where` says that
-    of each, of each in a tuple. All other arguments are as they are. `given` are the arguments as the function sees them, of one sample,
-    and `promises` what the operator promises of one: (shape, dtype, device, …) of each result. `out` are the tensors to write if it is a
+    `args` are its arguments, with tensors of all samples, along their first dims, where they differ from sample to sample: `where` says
+    that of each, of each in a tuple. All others are as they are. `given` are the arguments as the function sees them, of one sample, and
+    `promises` what the operator promises of one: (shape, dtype, device, …) of each result. `out` are the tensors to write if it is a
     call in place, else None; results that are others are copied there.
 
     >>> import tritorch as torch

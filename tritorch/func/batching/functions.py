@@ -56,7 +56,7 @@ def by_rule(name, rule, args, kwargs=None):
         check(len(dims) == len(flat), name, f"dims of {len(flat)} results from a rule for vmap", made[1])
         for x, d in zip(flat, dims):
             fits = d is None or isinstance(x, Tensor) and -x.ndim <= d < x.ndim and x.shape[d] == level.size
-            check(fits, name, f"dims of results that have {level.size} samples along them", f"{d} of {getattr(x, 'shape', type(x).__name__)}")
+            check(fits, name, f"dims of results that have {level.size} samples along them", d, getattr(x, "shape", type(x).__name__))
         flat = [x if d is None else x.movedim(d, 0) for x, d in zip(flat, dims)]
     return form.unflatten([x if d is None else level.sample(x) for x, d in zip(flat, dims)])
 
@@ -99,7 +99,7 @@ class OfAll(Node):
     def pull(self, grads, useful=None, as_output=None):
         level = self.level
         with level:
-            found = self.node.pull([None if g is None else level.enter(g) for g in grads])
+            found = self.node.pull([None if g is None else level.entered(g) for g in grads])
             places = [k for k, edge in enumerate(self.node.edges) if edge]
             made = [(k, g if g.shape == self.args[k][0] else g.sum_to_size(self.args[k][0])) for k, (_, g) in zip(places, found)
                     if g is not None and self.edges[k]]
@@ -133,4 +133,22 @@ def around(node, args, outs):
     seen._dirty = seen._fixed = ()
 
 
-Batched.by_rule, Batched.forward, Batched.around = map(staticmethod, (by_rule, forward, around))
+def hooked(x, hook, wanted):
+    """Have a hook on the gradient of a sample called with that in the graph around, too, as long as it is `wanted`."""
+    level, whole = x.storage.level, x.storage.level.whole(x)
+    if not whole.requires_grad:
+        return
+    x._whole = whole                                                     # from now on what is made of x is made of this
+
+    def of_all(g):
+        if not wanted():
+            return None
+        with level:
+            made = hook(level.entered(g))
+        return None if made is None else level.leave(made, 0)
+
+    with outside(level):
+        whole.register_hook(of_all)
+
+
+Batched.by_rule, Batched.forward, Batched.around, Batched.hooked = map(staticmethod, (by_rule, forward, around, hooked))

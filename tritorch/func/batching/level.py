@@ -43,6 +43,7 @@ class Level(Interpreter):
         self.size, self.randomness, self.works = size, randomness, False
         self.made_here, self.changed = weakref.WeakSet(), None           # memory; the operator that changed memory of others
         self.copies = weakref.WeakSet()                                  # memory of copies of what vmap was given
+        self.given = weakref.WeakSet()                                   # memory of what it was given
 
     # -------------------------------------------------------------- in and out
     def __enter__(self):
@@ -65,17 +66,18 @@ class Level(Interpreter):
         del create.newborn[id(self)]
         setattr(*self.place, self.outer)
 
-    def enter(self, whole):
+    def entered(self, whole):
         """A sample of a tensor of all samples, along its first dim. It is copied where that is not its outermost dim in memory: results of
         operators have the order of their operands, and a sample of theirs would have no view of another shape."""
         if any(n > 1 and s > whole.strides[0] for n, s in zip(whole.shape, whole.strides)) and whole.strides[0]:
             whole = whole.contiguous()
             self.copies.add(whole.storage)
+        self.given.add(whole.storage)
         out = self.sample(whole)
         if whole.requires_grad:
             out.node = Leaf(out)
         if whole._tangents is not None:
-            out._tangents = {level: self.enter(t) for level, t in whole._tangents.items()}
+            out._tangents = {level: self.entered(t) for level, t in whole._tangents.items()}
         return out
 
     def leave(self, x, dim):
@@ -97,7 +99,7 @@ class Level(Interpreter):
         return strided(batched(whole, self), whole.shape[1:], whole.strides[1:], whole.offset, whole.dtype)
 
     def whole(self, x, to_write=False):
-        """The tensor of all samples of x. It belongs to the graph around if x has a history, and has x's tangents, which that graph saves."""
+        """The tensor of all samples of x. It belongs to the graph around if x has a history, and has x's tangents, which that saves."""
         out = self.placed(x, to_write)
         if x._tangents is not None and state.grad:
             out._tangents = {level: self.whole(t) if is_batched(t, self) else t.expand(self.size, *t.shape)
@@ -186,6 +188,8 @@ class Level(Interpreter):
                 self.adopt(o)
             elif o.storage.whole.storage in self.copies:
                 raise SampleBySample
+            elif o.storage.whole.storage in self.given:
+                self.changed = op.__name__
         promise = op.body(*args)
         promises = (promise,) if type(promise) is tuple else promise
         for o, p in zip(written, promises):
