@@ -117,7 +117,8 @@ def view(x, values, rng):
         n = x.shape[d]
         choices += [lambda v: v.select(d, rng.randrange(n)), lambda v: v.narrow(d, 0, max(n - 1, 1)), lambda v: v.movedim(d, 0),
                     lambda v: v.mT if v.ndim > 1 else v[None], lambda v: v.flatten(), lambda v: v[..., ::2], lambda v: v.squeeze(),
-                    lambda v: v.diagonal() if v.ndim > 1 else v, lambda v: v.split(1, d)[-1], lambda v: v.unfold(d, 1, 1), lambda v: v.flip(d)]
+                    lambda v: v.diagonal() if v.ndim > 1 else v, lambda v: v.split(1, d)[-1], lambda v: v.unfold(d, 1, 1),
+                    lambda v: v.flip(d)]
     return rng.choice(choices)(x)
 
 

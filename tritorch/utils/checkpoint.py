@@ -15,7 +15,6 @@ from tritorch.autograd.graph import saved_tensors_hooks
 from tritorch.autograd.modes import state
 from tritorch.device import cpu, device
 from tritorch.errors import check
-from tritorch.func.batching.level import Level
 from tritorch.generator import default_generator
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
@@ -86,7 +85,7 @@ class _Surroundings:
         self.casts = [(kind, amp.is_autocast_enabled(kind), amp.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")]
         self.caching, self.levels, at = amp.is_autocast_cache_enabled(), [], state.interpreter
         while at is not None:
-            if type(at) is Level:
+            if hasattr(at, "works"):                                     # a call of vmap
                 self.levels.insert(0, at)
             at = at.outer
 
