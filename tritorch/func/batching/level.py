@@ -53,13 +53,16 @@ class Level(Interpreter):
         self.place, self.outer = place, getattr(*place)
         setattr(*place, self)
         modes.interpreted = True
-        self.works, self.drawn = True, drawing.samples
+        self.works, self.drawing = True, (drawing.samples, drawing.levels)
         create.newborn.append(self.made_here)
-        drawing.samples = {"error": 0, "same": drawing.samples, "different": drawing.samples * self.size}[self.randomness]
+        if self.randomness == "different" and self.size > 1:
+            drawing.samples, drawing.levels = drawing.samples * self.size, (*drawing.levels, self)
+        elif self.randomness == "error":
+            drawing.samples = 0
         return self
 
     def __exit__(self, *exception):
-        drawing.samples, self.works = self.drawn, False
+        (drawing.samples, drawing.levels), self.works = self.drawing, False
         create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
         setattr(*self.place, self.outer)
 
@@ -125,10 +128,10 @@ class Level(Interpreter):
 
     def alike(self, op, args, out, written):
         """A call that is the same for all samples, but for what is drawn."""
-        if self.randomness == "different" and "seed" in getattr(op, "names", ()):
-            if out is not None or op.names[0] != "shape":
+        if "seed" in getattr(op, "names", ()) and self.draws(op, args):
+            if op.__name__ not in calls.each_its_own:
                 raise SampleBySample
-            return self.sample(op((self.size, *args[0]), *args[1:]))
+            return self.call(op, args) if out is None else self.write(op, args, out, written)
         for o in written:
             if o.storage not in self.made_here and any(o is a for a in args) and op.__name__ not in ("fill", "assign"):
                 self.changed = op.__name__
@@ -158,10 +161,17 @@ class Level(Interpreter):
 
     def made(self, op, args, promise, out=None, written=()):
         """The results of all samples."""
-        call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
-        rule = rules.get(op.__name__) or pointwise.rule_of(op)
-        made = (rule if self.randomness != "same" or "seed" not in op.names else calls.each)(call)
+        call, name = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written), op.__name__
+        if "seed" in op.names and not self.draws(op, args):
+            rule = calls.all_the_same.get(name, calls.each)
+        else:
+            rule = calls.each_its_own.get(name) or rules.get(name) or pointwise.rule_of(op)
+        made = rule(call)
         return made if type(made) in (tuple, list) else (made,)
+
+    def draws(self, op, args):
+        """Whether the numbers of a random operator are others for each sample: their place was taken for all of this level."""
+        return self in getattr(args[op.names.index("offset")], "levels", ())
 
     def view(self, op, args, out):
         x = args[0]
