@@ -11,7 +11,7 @@ from tritorch.autograd.modes import state
 from tritorch.layout import strided as strided_layout
 from tritorch.memory_format import dense_strides
 from tritorch.shape import is_dense
-from tritorch.storage import Spread, Storage
+from tritorch.storage import Batched, Spread, Storage
 from tritorch.tensor import Leaf, Tensor, empty, strided
 
 accumulating = threading.RLock()                                         # two passes may meet at a leaf
@@ -47,7 +47,11 @@ class Part:
         side_by_side = _joined(self.shape, dim, pieces) if covers else None
         if side_by_side is not None:
             return side_by_side
-        out = empty(self.shape, self.dtype, pieces[0][0].device, self.strides, dense_strides)
+        of_sample = next((g for g, _, _ in pieces if type(g.storage) is Batched), None)
+        if of_sample is None:
+            out = empty(self.shape, self.dtype, pieces[0][0].device, self.strides, dense_strides)
+        else:
+            out = Batched.like(of_sample, self.shape, self.dtype, of_sample.device)
         if not covers:
             out.zero_()
         for g, d, start in pieces if apart else self.pieces:

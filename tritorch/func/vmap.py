@@ -66,7 +66,7 @@ def _mapped(func, wholes, mapped, size, out_dims, randomness):
         level = Level(size, randomness)
         try:
             with level:
-                made = func(*[level.admit(x) if m else x for x, m in zip(wholes, mapped)])
+                made = func(*[level.entered(x) if m else x for x, m in zip(wholes, mapped)])
             leaves = tree_leaves(made)
             for x in leaves:
                 check(isinstance(x, Tensor), "vmap", "a function that returns tensors", type(x).__name__, error=ValueError)
@@ -85,7 +85,7 @@ def _left(level, x, dim):
               error=ValueError)
         return x
     check(isinstance(dim, int), "vmap", "out_dims as an int or a tuple", repr(dim), error=ValueError)
-    return level.release(x, dim)
+    return level.leave(x, dim)
 
 
 def _one_by_one(func, wholes, mapped, size, out_dims, randomness, start):

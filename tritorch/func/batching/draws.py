@@ -104,4 +104,4 @@ def _tied(made, *inputs):
 def draw_one(call):
     """More rows."""
     p, u = call.everything()
-    return call.op(p.reshape(-1, p.shape[-1]), u.reshape(-1, 1)).reshape(u.shape)
+    return call.op(p.flatten(0, 1), u.flatten(0, 1)).reshape(u.shape)

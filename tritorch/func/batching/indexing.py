@@ -1,7 +1,7 @@
 """Rules of operators that take elements, rows and slices by their places, or write them there.
 
 Where samples have indices of their own, the places of all are found by `joint_places`, which tells an index outside of its sample, and are
-those in a tensor that has the samples among its rows.
+those in a tensor that has the samples among its rows. Results have the samples outermost in memory: what is a view of one sample is one here.
 """
 from tritorch.func.batching.calls import rule
 from tritorch.ops import create
@@ -32,7 +32,7 @@ def taken(call, input, d, index, wrap):
     before, n, after = input.shape[1:d + 1], input.shape[d + 1], input.shape[d + 2:]
     shape = (call.size, *before, *index.shape[1:], *after)
     if not after and before and not wrap:                                # element by element; the index need not be repeated in memory
-        column = index.reshape(call.size, *[1] * len(before), -1)
+        column = index.reshape(call.size, *[1] * len(before), prod(index.shape[1:]))
         return gather_elements(input, d + 1, column.expand(call.size, *before, column.shape[-1])).reshape(shape)
     if not before:
         places = places_among(call, index, n, wrap)
@@ -53,10 +53,10 @@ def index_select(call):
     d = wrap_dim(dim, len(call.given[0].shape), "index_select")
     if not call.where[2]:
         return call.run(input, d + 1, index)
-    index = index.reshape(call.size, -1)
+    index = index.reshape(call.size, call.given[2].numel())
     if call.where[0]:
         return taken(call, input, d, index, False)
-    return call.op(input, d, index.reshape(-1)).unflatten(d, index.shape).movedim(d, 0)
+    return call.op(input, d, index.reshape(-1)).unflatten(d, index.shape).movedim(d, 0).contiguous()
 
 
 @rule("pick")
@@ -66,28 +66,27 @@ def pick(call):
     d = wrap_dim(dim, len(call.given[0].shape), "index")
     if not call.where[2]:
         return call.op(input, d + 1, index)
-    return taken(call, input, d, index, True) if call.where[0] else call.op(input, d, index).movedim(d, 0)
+    return taken(call, input, d, index, True) if call.where[0] else call.op(input, d, index).movedim(d, 0).contiguous()
 
 
 @rule("index_add")
 def index_add(call):
     """An index of each sample's own names rows of all samples under each other."""
-    (input, dim, index, source, alpha), shape = call.args, call.given[0].shape
-    target = call.all(0)
+    (_, dim, index, _, alpha), input, shape = call.args, call.all(0), call.given[0].shape
     if not shape:
         added = call.all(3).reshape(call.size, 1)
-        return call.op(target.unsqueeze(1), 1, index.reshape(-1)[:1], added, alpha).squeeze(1)
+        return call.op(input.unsqueeze(1), 1, index.reshape(-1)[:1], added, alpha).squeeze(1)
     d, count = wrap_dim(dim, len(shape), "index_add"), call.given[2].numel()
     source = call.all(3).reshape(call.size, *shape[:d], count, *shape[d + 1:])
-    if not call.where[2]:
-        return call.run(target, d + 1, index, source, alpha)
-    places = places_among(call, index.reshape(call.size, count), shape[d])
-    target, source = [x.movedim(d + 1, 1) for x in (target, source)]
-    if call.out is not None and target.is_contiguous() and target.numel():
-        flat = target.flatten(0, 1)
-        call.op.into(flat, flat, 0, places, source.flatten(0, 1), alpha)
-        return call.out[0]
-    return call.op(target.flatten(0, 1), 0, places, source.flatten(0, 1), alpha).unflatten(0, (call.size, shape[d])).movedim(1, d + 1)
+    if not call.where[2] and d:
+        return call.run(input, d + 1, index, source, alpha)
+    places = places_among(call, call.all(2).reshape(call.size, count), shape[d])
+    rows, added = [x.movedim(d + 1, 1).flatten(0, 1) for x in (input, source)]
+    if call.out is not None and d == 0 and call.out[0] is input and input.is_contiguous():
+        call.op.into(rows, rows, 0, places, added, alpha)
+        return input
+    made = call.op(rows, 0, places, added, alpha)
+    return made.unflatten(0, (call.size, shape[d])).movedim(1, d + 1).contiguous()
 
 
 # ------------------------------------------------------------------ elements by an index
@@ -97,8 +96,8 @@ def gather(call):
     (input, dim, index, sparse), own, asked = call.args, call.given[0].shape, call.given[2].shape
     d = wrap_dim(dim, len(own), "gather")
     if not call.where[0] and own and asked and (d == 0 or input.requires_grad):      # no gradient of each sample's own
-        shape = (*asked[:d], call.size, *asked[d:])
-        return call.op(input, d, index.movedim(0, d).reshape(*asked[:d], -1, *asked[d + 1:]), sparse).reshape(shape).movedim(d, 0)
+        more = index.movedim(0, d).reshape(*asked[:d], call.size * asked[d], *asked[d + 1:])
+        return call.op(input, d, more, sparse).unflatten(d, (call.size, asked[d])).movedim(d, 0).contiguous()
     return call.op(_one(call.all(0)), d + 1, _one(call.all(2)), sparse).reshape(call.size, *asked)
 
 
@@ -128,7 +127,8 @@ def joint_places(call):
 
 def aligned(call, k, rank):
     """The indices in the k-th argument, those of samples with dims of length 1 before theirs, so that they broadcast."""
-    return [x.reshape(call.size, *[1] * (rank + 1 - x.ndim), *x.shape[1:]) if differs else x for x, differs in zip(call.args[k], call.where[k])]
+    return [x.reshape(call.size, *[1] * (rank + 1 - x.ndim), *x.shape[1:]) if differs else x
+            for x, differs in zip(call.args[k], call.where[k])]
 
 
 @rule("put")
@@ -162,21 +162,17 @@ def rows_of_table(call):
     index, count = call.all(1), call.given[0].shape[0]
     plain = not weight.requires_grad or padding < 0 and not by_freq
     if plain and not call.where[1]:
-        return weight.index_select(1, call.args[1].reshape(-1)).unflatten(1, index.shape[1:]) if index.ndim > 1 else weight[:, call.args[1]]
+        return weight.index_select(1, call.args[1].reshape(-1)).reshape(call.size, *call.promises[0][0])
     rows = table_rows(call.all(0).flatten(0, 1), places_among(call, index, count), -1, by_freq).reshape(call.size, *call.promises[0][0])
     return rows if plain or padding < 0 else where((index == padding).unsqueeze(-1), rows.detach(), rows)
 
 
 @rule("table_gradient")
 def gradient_of_table(call):
-    """A table of each sample's own: all are one of more rows; or, where all name the same rows, of longer ones."""
-    rows, index, count, padding = call.args
-    width = call.given[0].shape[-1]
-    if not call.where[1]:
-        wide = rows.reshape(call.size, -1, width).movedim(0, 1).reshape(-1, call.size * width)
-        return call.op(wide, index.reshape(-1), count, padding).reshape(count, call.size, width).movedim(1, 0)
-    places = places_among(call, index, count)
-    made = call.op(call.all(0).reshape(places.shape[0], width), places, call.size * count, -1).reshape(call.size, count, width)
+    """The tables of all samples under each other."""
+    rows, index, count, padding = call.everything()
+    places, width = places_among(call, index, count), rows.shape[-1]
+    made = call.op(rows.reshape(places.shape[0], width), places, call.size * count, -1).reshape(call.size, count, width)
     if padding >= 0:
         made[:, padding] = 0
     return made
@@ -242,13 +238,9 @@ def bag_maxima(call):
 
 @rule("bag_gradient")
 def bag_gradient(call):
-    """More bags and rows; longer rows if it is only they that differ."""
-    rows, *others, count, padding = call.args
-    bags, width = call.given[0].shape
-    if call.where[1:] == [False] * (len(call.where) - 1):
-        wide = rows.movedim(0, 1).reshape(bags, call.size * width)
-        return call.op(wide, *others, count, padding).reshape(count, call.size, width).movedim(1, 0)
-    every = Bags(call, bags, count)
+    """More bags, of the tables of all samples under each other."""
+    count, padding = call.args[5:]
+    every = Bags(call, call.given[0].shape[0], count)
     made = call.op(call.all(0).flatten(0, 1), every.index, every.owners, every.offsets, every.factors, call.size * count, padding)
     return parted(call, 0, made)
 

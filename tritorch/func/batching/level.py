@@ -66,7 +66,7 @@ class Level(Interpreter):
         create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
         setattr(*self.place, self.outer)
 
-    def admit(self, whole):
+    def entered(self, whole):
         """A sample of a tensor of all samples, along its first dim. It is copied where that is not its outermost dim in memory: results of
         operators have the order of their operands, and a sample of theirs would have no view of another shape."""
         if any(n > 1 and s > whole.strides[0] for n, s in zip(whole.shape, whole.strides)) and whole.strides[0]:
@@ -76,16 +76,16 @@ class Level(Interpreter):
         if whole.requires_grad:
             out.node = Leaf(out)
         if whole._tangents is not None:
-            out._tangents = {level: self.admit(t) for level, t in whole._tangents.items()}
+            out._tangents = {level: self.entered(t) for level, t in whole._tangents.items()}
         return out
 
-    def release(self, x, dim):
+    def leave(self, x, dim):
         """The tensor of all samples, along `dim`."""
         whole = self.whole(x) if self.has(x) else x.expand(self.size, *x.shape)
         out = whole.movedim(0, dim)
         if x._tangents is not None and self.has(x):
             out = out.view_as(out)
-            out._tangents = {level: self.release(t, dim) for level, t in x._tangents.items()}
+            out._tangents = {level: self.leave(t, dim) for level, t in x._tangents.items()}
         return out
 
     # -------------------------------------------------------------- samples and tensors of all
@@ -161,13 +161,16 @@ class Level(Interpreter):
 
     def made(self, op, args, promise, out=None, written=()):
         """The results of all samples."""
-        call, name = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written), op.__name__
-        if "seed" in op.names and not self.draws(op, args):
-            rule = calls.all_the_same.get(name, calls.each)
-        else:
-            rule = calls.each_its_own.get(name) or rules.get(name) or pointwise.rule_of(op)
-        made = rule(call)
+        call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
+        rule = rules.get(op.__name__) or pointwise.rule_of(op)
+        made = (rule if "seed" not in op.names else self.of_random(op, args, rule))(call)
         return made if type(made) in (tuple, list) else (made,)
+
+    def of_random(self, op, args, usual):
+        """The rule of a random operator; the usual one takes the numbers of all samples one after the other."""
+        if self.draws(op, args):
+            return calls.each_its_own.get(op.__name__, usual)
+        return calls.all_the_same.get(op.__name__, calls.each)
 
     def draws(self, op, args):
         """Whether the numbers of a random operator are others for each sample: their place was taken for all of this level."""
@@ -228,10 +231,13 @@ class Level(Interpreter):
 
 
 def like(x, shape, dtype, device, strides=None):
-    """An unset tensor of each sample's own."""
-    shape, usual, _ = layout(tuple(shape))
+    """An unset tensor of each sample's own, inside of several calls of vmap of each sample of all of them."""
+    level, whole, (shape, usual, _) = x.storage.level, x.storage.whole, layout(tuple(shape))
     strides = usual if strides is None else tuple(strides)
-    return x.storage.level.sample(empty_strided((x.storage.level.size, *shape), (max(extent(shape, strides), 1), *strides), dtype, device))
+    every = (level.size, *shape), (max(extent(shape, strides), 1), *strides)
+    if type(whole.storage) is Batched:
+        return level.sample(like(whole, every[0], dtype, device, every[1]))
+    return level.sample(empty_strided(*every, dtype, device))
 
 
 Batched.like = staticmethod(like)

@@ -27,16 +27,17 @@ def parted(call, *made):
 def weights_of(call, target, ignored):
     """The weight of each target, where each sample has weights of its own for the classes: 0 where the target is ignored."""
     weight, rows = call["weight"].detach(), target.shape[1:]
-    among = weight.reshape(call.size, -1, *[1] * len(rows)).expand(call.size, weight.shape[1], *rows)
+    among = weight.reshape(*weight.shape, *[1] * len(rows)).expand(call.size, weight.shape[1], *rows)
     return -nll(among, target, None, ignored)[0]
 
 
 def beside(call, weight):
     """Class weights of all samples in the dims of joined logits."""
-    own = call.sample("input").shape
+    own, weight = call.sample("input").shape, weight.detach()
     if len(own) == 1:
-        return weight.detach()
-    return weight.detach().reshape(call.size, 1, -1, *[1] * (len(own) - 2)).expand(call.size, own[0], -1, *[-1] * (len(own) - 2)).flatten(0, 1)
+        return weight
+    weight = weight.unsqueeze(1).expand(call.size, own[0], own[1])
+    return weight.reshape(call.size * own[0], own[1], *[1] * (len(own) - 2))
 
 
 @rule("cross_entropy_rows")
@@ -99,14 +100,6 @@ def nll_backward(call):
     return parted(call, call.op(g, joined(call, "target"), weight, ignored, classes, dtype))[0]
 
 
-@rule("weighted_mean")
-def weighted_mean(call):
-    """Sums of each sample's own."""
-    loss, weight = [x.reshape(call.size, -1) if x.numel() else x.new_zeros(call.size, 1) for x in call.everything()]
-    total = weight.sum(1, dtype=call.promises[0][1])
-    return loss.sum(1, dtype=call.promises[0][1]) / total, total
-
-
 # ------------------------------------------------------------------ sequences
 def sequences(call):
     """targets, input_lengths, target_lengths and starts of more samples."""
@@ -134,4 +127,4 @@ def ctc_backward(call):
     """More samples."""
     gradient, loss, alpha = [call.all(k).flatten(0, 1) for k in (0, 6, 7)]
     made = call.op(gradient, in_time(call), *sequences(call), loss, alpha, *call.args[8:])
-    return made.unflatten(1, (call.size, call.sample("log_probs").shape[1])).movedim(1, 0)
+    return made.unflatten(1, (call.size, call.sample("log_probs").shape[1])).movedim(1, 0).contiguous()
