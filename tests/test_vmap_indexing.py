@@ -1,6 +1,4 @@
 """vmap of what takes elements, rows and slices, writes them, looks up tables, and of losses: one call, and what a loop gives."""
-import itertools
-
 import numpy as np
 import pytest
 from both import both
@@ -12,7 +10,7 @@ KINDS = {  # what stands for tensors of a sample: (shape, integers below this; 0
     "x": ((4, 5, 2), 0), "row": ((5,), 0), "matrix": ((4, 5), 0), "number": ((), 0), "i": ((), 4), "j": ((), 2), "places": ((3,), 4),
     "columns": ((2, 3), 2), "mask": ((4, 5), 1), "elements": ((3, 5, 2), 4), "among": ((3, 5), 4), "values": ((3, 5, 2), 0),
     "classes": ((4,), 5), "pixels": ((4, 2), 5), "one": ((), 5), "logs": ((4, 5, 2), 0), "table": ((7, 3), 0), "words": ((2, 3), 7),
-    "list": ((6,), 7), "factors": ((6,), 0), "weight": ((5,), 0), "firsts": ((3, 2), 4)}
+    "list": ((6,), 7), "factors": ((6,), 0), "weight": ((5,), 0)}
 
 
 def draw(kind, rng, size=SIZE):
@@ -31,6 +29,11 @@ def written(x, key, value):
     return made
 
 
+def said(logs):
+    """log_probs (5, 4, 4)."""
+    return logs.repeat(1, 1, 2).log_softmax(-1).movedim(0, 1)
+
+
 def into_zeros(key, value, *shape):
     made = torch.zeros(*shape, dtype=torch.float64)
     made[key] = value
@@ -38,42 +41,51 @@ def into_zeros(key, value, *shape):
 
 
 PROGRAMS = {
-    "x i": lambda x, i: x[i], "x i j": lambda x, i, j: x[i, :, j], "x j at last": lambda x, j: x[..., j], "x i None": lambda x, i: x[None, i],
-    "x i places": lambda x, i, places: x[i, places], "x places beyond i": lambda x, places, i: x[i, :, places % 2],
-    "x j slice": lambda x, j, places: x[:, j, places % 2], "x places j": lambda x, places, j: x[places, 1:, j],
-    "x places": lambda x, places: x[places], "x columns": lambda x, columns: x[:, columns], "x negative": lambda x, places: x[places - 4],
+    "x i": lambda x, i: x[i], "x i j": lambda x, i, j: x[i, :, j], "x j at last": lambda x, j: x[..., j],
+    "x i None": lambda x, i: x[None, i], "x i places": lambda x, i, places: x[i, places],
+    "x places beyond i": lambda x, places, i: x[i, :, places % 2], "x j slice": lambda x, j, places: x[:, j, places % 2],
+    "x places j": lambda x, places, j: x[places, 1:, j], "x places": lambda x, places: x[places],
+    "x columns": lambda x, columns: x[:, columns], "x negative": lambda x, places: x[places - 4],
     "x two": lambda x, places, columns: x[places, columns], "x two apart": lambda x, places, columns: x[places, :, columns],
     "x places, a mask": lambda x, places: x[places, torch.tensor([True, False, True, True, False])],
     "write i": lambda x, i, number: written(x, i, number), "write i j": lambda x, i, j: written(x, (i, slice(1, 4), j), 7),
-    "write places": lambda x, places, values: written(x, places, values), "write column": lambda x, j, places: written(
-        x, (slice(None), j, places % 2), 3.0), "write apart": lambda x, places, number: written(x, (places, slice(None), places % 2), number),
+    "write places": lambda x, places, values: written(x, places, values),
+    "write column": lambda x, j, places: written(x, (slice(None), j, places % 2), 3.0),
+    "write apart": lambda x, places, number: written(x, (places, slice(None), places % 2), number),
     "write beyond": lambda x, j, places: written(x, (j, slice(1, 3), places % 2), torch.arange(6.0, dtype=torch.float64).view(2, 3)),
     "write mask": lambda matrix, mask, number: written(matrix, mask, number), "write rows by mask": lambda x, mask: written(x, mask, 2.0),
     "zeros i": lambda i, number: into_zeros(i, number, 4), "zeros places": lambda places, number: into_zeros(places, number, 4, 2),
     "index_put": lambda x, places, values: x.index_put((places,), values, True),
     "index_put two": lambda x, places, columns: x.index_put((places, columns), torch.ones(2, dtype=torch.float64)),
     "index_select": lambda x, places: x.index_select(0, places), "index_select last": lambda x, j: x.index_select(-1, j),
-    "index_select middle": lambda x, places: x.index_select(1, places), "index_add": lambda x, places, values: x.index_add(0, places, values, alpha=2),
-    "index_add last": lambda matrix, places: matrix.index_add(-1, places, matrix[:, :3]), "index_copy": lambda x, places, values: x.index_copy(
-        0, torch.stack([places[0], (places[0] + 1) % 4, (places[0] + 2) % 4]), values),
-    "index_fill": lambda x, places: x.index_fill(0, places, 2.0), "index_reduce": lambda x, places, values: x.index_reduce(
-        0, places, values, "amax"), "gather": lambda x, elements: x.gather(0, elements), "gather last": lambda matrix, among: matrix.gather(
-            -1, among.clamp(max=4)), "gather numbers": lambda row, i: row.gather(0, i), "take": lambda x, columns: x.take(columns),
-    "take_along_dim": lambda x, places: torch.take_along_dim(x, places.view(3, 1, 1), 0), "take_along_dim flat": lambda x, places:
-        torch.take_along_dim(x, places), "scatter": lambda x, elements, values: x.scatter(0, elements, values),
-    "scatter number": lambda x, elements: x.scatter(0, elements, 1.5), "scatter_": lambda x, elements, values: (x * 1).scatter_(
-        0, elements, values), "scatter_add": lambda x, elements, values: x.scatter_add(0, elements, values),
-    "scatter_add number": lambda row, i, number: row.scatter_add(0, i, number), "scatter zeros": lambda elements, values: torch.zeros(
-        4, 5, 2, dtype=torch.float64).scatter_add_(0, elements, values), "scatter mean": lambda x, elements, values: x.scatter_reduce(
-            0, elements, values, "mean", include_self=False), "put_": lambda x, places, row: (x * 1).put_(places, row[:3], True),
-    "masked_fill": lambda matrix, mask, number: matrix.masked_fill(mask, number), "where": lambda mask, matrix, number: torch.where(
-        mask, matrix, number), "masked_scatter": lambda matrix, mask, x: matrix.masked_scatter(mask, x), "one_hot": lambda places: F.one_hot(
-            places, 5), "fill_diagonal_": lambda matrix, number: (matrix * number).fill_diagonal_(2.0),
-    "embedding": lambda words, table: F.embedding(words, table, padding_idx=2), "embedding by freq": lambda words, table: F.embedding(
-        words, table, scale_grad_by_freq=True), "one word": lambda table, i: F.embedding(i, table),
-    "bags": lambda words, table: F.embedding_bag(words, table), "max of bags": lambda words, table: F.embedding_bag(
-        words, table, mode="max", padding_idx=1), "list of bags": lambda list, table, factors: F.embedding_bag(
-            list, table, torch.tensor([0, 2, 2]), mode="sum", per_sample_weights=factors, padding_idx=3),
+    "index_select middle": lambda x, places: x.index_select(1, places),
+    "index_add": lambda x, places, values: x.index_add(0, places, values, alpha=2),
+    "index_add last": lambda matrix, places: matrix.index_add(-1, places, matrix[:, :3]),
+    "index_copy": lambda x, places, values: x.index_copy(0, torch.stack([places[0], (places[0] + 1) % 4, (places[0] + 2) % 4]), values),
+    "index_fill": lambda x, places: x.index_fill(0, places, 2.0),
+    "index_reduce": lambda x, places, values: x.index_reduce(0, places, values, "amax"),
+    "gather": lambda x, elements: x.gather(0, elements), "gather last": lambda matrix, among: matrix.gather(-1, among.clamp(max=4)),
+    "gather numbers": lambda row, i: row.gather(0, i), "take": lambda x, columns: x.take(columns),
+    "take_along_dim": lambda x, places: torch.take_along_dim(x, places.view(3, 1, 1), 0),
+    "take_along_dim flat": lambda x, places: torch.take_along_dim(x, places),
+    "scatter": lambda x, elements, values: x.scatter(0, elements, values),
+    "scatter number": lambda x, elements: x.scatter(0, elements, 1.5),
+    "scatter_": lambda x, elements, values: (x * 1).scatter_(0, elements, values),
+    "scatter_add": lambda x, elements, values: x.scatter_add(0, elements, values),
+    "scatter_add number": lambda row, i, number: row.scatter_add(0, i, number),
+    "scatter zeros": lambda elements, values: torch.zeros(4, 5, 2, dtype=torch.float64).scatter_add_(0, elements, values),
+    "scatter mean": lambda x, elements, values: x.scatter_reduce(0, elements, values, "mean", include_self=False),
+    "put_": lambda x, places, row: (x * 1).put_(places, row[:3], True),
+    "masked_fill": lambda matrix, mask, number: matrix.masked_fill(mask, number),
+    "where": lambda mask, matrix, number: torch.where(mask, matrix, number),
+    "masked_scatter": lambda matrix, mask, x: matrix.masked_scatter(mask, x), "one_hot": lambda places: F.one_hot(places, 5),
+    "fill_diagonal_": lambda matrix, number: (matrix * number).fill_diagonal_(2.0),
+    "embedding": lambda words, table: F.embedding(words, table, padding_idx=2),
+    "embedding by freq": lambda words, table: F.embedding(words, table, scale_grad_by_freq=True),
+    "one word": lambda table, i: F.embedding(i, table), "bags": lambda words, table: F.embedding_bag(words, table),
+    "max of bags": lambda words, table: F.embedding_bag(words, table, mode="max", padding_idx=1),
+    "list of bags": lambda list, table, factors: F.embedding_bag(list, table, torch.tensor([0, 2, 2]), mode="sum",
+        per_sample_weights=factors, padding_idx=3),
     "bags by freq": lambda words, table: F.embedding_bag(words, table, scale_grad_by_freq=True, mode="sum"),
     "offsets": lambda list, table, places: F.embedding_bag(list, table, places.sort().values - places.min(), mode="mean"),
     "cross_entropy": lambda matrix, classes, weight: F.cross_entropy(matrix, classes, weight.abs(), ignore_index=1, label_smoothing=0.1),
@@ -83,14 +95,17 @@ PROGRAMS = {
     "cross_entropy of pixels": lambda logs, pixels, weight: F.cross_entropy(logs, pixels, weight.abs(), ignore_index=0),
     "cross_entropy of chances": lambda matrix, row, weight: F.cross_entropy(matrix, row.softmax(-1).expand(4, 5), weight),
     "nll": lambda matrix, classes, weight: F.nll_loss(matrix, classes, weight, ignore_index=0),
-    "nll of pixels": lambda logs, pixels, weight: F.nll_loss(logs, pixels, weight, reduction="none"), "nll of one": lambda row, one: F.nll_loss(
-        row, one), "ctc": lambda logs, firsts: F.ctc_loss(logs.log_softmax(-1).movedim(0, 1).repeat(1, 1, 2), firsts[:, :1].repeat(2, 2)[:4],
-                                                          (5, 5, 4, 5), (2, 1, 2, 2), reduction="none"),
+    "nll of pixels": lambda logs, pixels, weight: F.nll_loss(logs, pixels, weight, reduction="none"),
+    "nll of one": lambda row, one: F.nll_loss(row, one),
+    "ctc": lambda logs, pixels: F.ctc_loss(said(logs), pixels % 3 + 1, (5, 5, 4, 5), (2, 1, 2, 2), reduction="none"),
+    "ctc in a row": lambda logs, list: F.ctc_loss(said(logs), list % 3 + 1, (5, 5, 4, 5), (2, 1, 0, 3)),
+    "ctc lengths": lambda logs, pixels, classes: F.ctc_loss(said(logs), pixels % 3 + 1, classes % 3 + 3, classes % 2 + 1),
+    "index_add_": lambda x, places, values: (x * 1).index_add_(0, places, values).index_add_(2, places[:1] % 2, x[:, :, :1]),
+    "index_add number": lambda number, row: number.index_add(0, torch.tensor([0]), row[0]),
     "binary_cross_entropy": lambda matrix, row: F.binary_cross_entropy(matrix.sigmoid(), row.sigmoid().expand(4, 5)),
     "gaussian_nll_loss": lambda matrix, row: F.gaussian_nll_loss(matrix, row.expand(4, 5), (row * row).expand(4, 5)),
     "quantile": lambda row, number: row.quantile(number.sigmoid()), "cov": lambda matrix, weight: torch.cov(matrix, aweights=weight.abs()),
 }
-FREQUENT = {"embedding by freq", "bags by freq"}                         # what is named is counted in each sample
 
 
 def names_of(program):
@@ -136,7 +151,8 @@ def check(program, inputs, dims, gradients=True):
 def test_what_a_loop_gives(name):
     program, rng = PROGRAMS[name], np.random.default_rng(5)
     kinds = names_of(program)
-    choices = [range(len(kinds)), *[[k] for k in range(len(kinds))], *[[k for k in range(len(kinds)) if k != out] for out in range(len(kinds))]]
+    every = range(len(kinds))
+    choices = [every, *[[k] for k in every], *[[k for k in every if k != out] for out in every]]
     for mapped in map(list, dict.fromkeys(tuple(c) for c in choices if len(c))):
         inputs = [draw(kind, rng, SIZE if k in mapped else None) for k, kind in enumerate(kinds)]
         check(program, inputs, [0 if k in mapped else None for k in range(len(kinds))])
@@ -189,8 +205,8 @@ LOSSES = {
     "max of bags": lambda table, words: F.embedding_bag(words, table, mode="max").exp().sum(),
     "classes": lambda table, words: F.cross_entropy(table[:2], words[:, 0] % 3, table[0].exp()) + F.nll_loss(table[:3], words[0] % 3),
     "gathered": lambda table, words: (table.gather(1, words % 3) * table[words[0]].t().take(words)[:, :3]).sum(),
-    "written": lambda table, words: ((table * 1).scatter_add(0, words, table[words[0, 0] % 2:][:2]) ** 2).sum() if False else (
-        (table * 1).index_add(0, words[0], table[:3]).index_put((words[1],), table[0, 0]) ** 2).sum(),
+    "written": lambda table, words: ((table * 1).index_add(0, words[0], table[:3]).index_put((words[1],), table[0, 0]) ** 2).sum(),
+    "added": lambda table, words: ((table * 1).scatter_add(0, words, table[:2] ** 2).index_add_(0, words[1], table[1:4]) ** 2).sum(),
 }
 
 
@@ -224,7 +240,8 @@ def test_as_pytorch(torch):
         return made
 
     def loss(logits, target, weight):
-        return F.cross_entropy(logits, target, weight, label_smoothing=0.2)
+        smooth = F.cross_entropy(logits, target, ignore_index=2, label_smoothing=0.2)
+        return F.cross_entropy(logits, target, weight, ignore_index=1) + smooth
 
     weight = torch.tensor([0.5, 1.0, 2.0, 0.1], dtype=torch.float64)
     return [vmap(lambda row, at: row[at])(x, i), vmap(lambda row, at: row[:, at])(x, i), vmap(lambda row, at: row[at, 1:])(x, places),

@@ -17,6 +17,7 @@ from tritorch.ops.bounds import HUGE, TINY, within
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.copy import deliver, like_strides
+from tritorch.ops.create import empty as unset
 from tritorch.ops.create import empty_like
 from tritorch.ops.draws import (
     place,
@@ -43,7 +44,7 @@ def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=Fa
     shape = whole_numbers("rand", "sizes", shape)
     device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
     if dtype.is_complex:
-        out = empty(shape, dtype, device) if out is None else out
+        out = unset(shape, dtype=dtype, device=device) if out is None else out
         refill_parts(out, fill, a, b, generator)
         return out.requires_grad_() if requires_grad else out
     values = shape, dtype, device, a, b, *place(device, generator, numel(shape))

@@ -1,7 +1,8 @@
 """Rules of operators that take elements, rows and slices by their places, or write them there.
 
 Where samples have indices of their own, the places of all are found by `joint_places`, which tells an index outside of its sample, and are
-those in a tensor that has the samples among its rows. Results have the samples outermost in memory: what is a view of one sample is one here.
+those in a tensor that has the samples among its rows. Results have samples outermost in memory, so that one has the views that it
+would have alone.
 """
 from tritorch.func.batching.calls import rule
 from tritorch.ops import create
