@@ -1,1 +1,197 @@
-"""Rules of norms and of what is fused with them."""
+"""Rules of norms and of what is fused with them.
+
+Layer and RMS norm take samples as more rows, group norm as more images or groups, batch norm as more images or, where samples have
+statistics or parameters of their own, as more channels.
+"""
+import math
+
+from tritorch.func.batching.calls import each, rule
+from tritorch.ops.norm_sums import norm_sums
+from tritorch.tensor import Tensor
+
+
+# ------------------------------------------------------------------ parameters of samples
+def _beside(call, name, rows, behind=0):
+    """A parameter of samples in a shape that broadcasts against samples with so many dims in front of its own and behind them."""
+    p = call[name]
+    return p.reshape(call.size, *[1] * rows, *p.shape[1:], *[1] * behind) if call.differs(name) else p.reshape(*p.shape, *[1] * behind)
+
+
+def _own(call):
+    """Whether samples have a weight or a bias of their own."""
+    return any(call.differs(name) for name in ("weight", "bias") if name in call.op.names)
+
+
+def _affine(call, out, rows, behind=0):
+    """A norm times the weight plus the bias, rounded once more."""
+    made = out
+    for name in ("weight", "bias"):
+        if name in call.op.names and call[name] is not None:
+            p = _beside(call, name, rows, behind)
+            made = made * p if name == "weight" else made + p
+    return made.to(out.dtype)
+
+
+# ------------------------------------------------------------------ layer norm, RMS norm
+@rule("layer_norm_rows", "rms_norm_rows")
+def norm_of_rows(call):
+    """Parameters of samples come behind a norm without any: one for all samples, if they share the input."""
+    rows = len(call.given[0].shape) - len(call["normalized_shape"])
+    out, statistics = call.op(*call.put(weight=None, bias=None) if _own(call) else call.args)
+    if not call.where[0]:
+        statistics = statistics.expand(call.size, *statistics.shape)
+    elif call.op.__name__ == "layer_norm_rows":
+        statistics = statistics.movedim(1, 0)
+    return _affine(call, out, rows) if _own(call) else out, statistics
+
+
+@rule("residual_norm")
+def residual_norm(call):
+    """The same of a sum. What is dropped is told from the place of an element: each sample's own elements are."""
+    x, rows = call.all(0), len(call.given[0].shape) - len(call["normalized_shape"])
+    changed = {"input": x, "residual": call.all(1)}
+    if call.differs("input_bias"):
+        changed.update(input=(x + _beside(call, "input_bias", rows)).to(x.dtype), input_bias=None)
+    if not _own(call):
+        return call.op(*call.put(**changed))
+    out, *others = call.op(*call.put(weight=None, bias=None, **changed))
+    return _affine(call, out, rows), *others
+
+
+@rule("layer_norm_backward")
+def layer_norm_backward(call):
+    """The gradient of the input is that of more rows; those of parameters are sums of a sample's own rows."""
+    g, x, statistics = call.everything()[:3]
+    statistics = statistics.movedim(1, 0)
+    g_rows, weight = _slope(call, g, statistics.ndim - 2)
+    return call.op(g_rows, x, statistics, weight)[0], *_sums(call, g, x, *statistics.unbind())
+
+
+@rule("rms_norm_backward")
+def rms_norm_backward(call):
+    g, x, rstd = call.everything()[:3]
+    g_rows, weight = _slope(call, g, rstd.ndim - 1)
+    return call.op(g_rows, x, rstd, weight)[0], _sums(call, g, x, None, rstd)[0]
+
+
+@rule("residual_norm_backward")
+def residual_norm_backward(call):
+    g, g_sum, total, mean, rstd = call.everything()[:5]
+    center, (g_rows, weight) = call["center"], _slope(call, g, rstd.ndim - 1)
+    g_residual = call.op(g_rows, g_sum, total, mean, rstd, weight, center)[0]
+    return g_residual, *_sums(call, g, total, mean if center else None, rstd)
+
+
+@rule("residual_norm_dropped_backward")
+def residual_norm_dropped_backward(call):
+    """Each sample dropped elements of its own if their sums differ: if not, the same."""
+    if call["p"] and not call.differs("total"):
+        return each(call)
+    g, g_sum, total, mean, rstd = call.everything()[:5]
+    center, (g_rows, weight) = call["center"], _slope(call, g, rstd.ndim - 1)
+    g_residual, g_input = call.op(g_rows.to(g.dtype), g_sum, total, mean, rstd, weight, center, *call.args[7:-1], False)[:2]
+    kind, dims = mean.dtype, tuple(range(1, rstd.ndim))
+    if not call["biased"]:
+        g_input_bias = g.new_zeros((call.size, 0), dtype=kind)
+    else:
+        g_input_bias = g_input.sum(dims, dtype=kind) if dims else g_input.to(kind)
+    return g_residual, g_input, *_sums(call, g, total, mean if center else None, rstd), g_input_bias
+
+
+def _slope(call, g, rows):
+    """The gradient of the norm before weights, where samples have some of their own, and the weight that is left."""
+    return (g * _beside(call, "weight", rows), None) if call.differs("weight") else (g, call["weight"])
+
+
+def _sums(call, g, x, mean, rstd):
+    """The gradients of weight and bias."""
+    kind = call.promises[call.op.returns.index("g_weight")][1]
+    if rstd.ndim > 1:
+        return [s.to(kind) for s in norm_sums(g, x, mean, rstd, 1)]
+    mean, rstd = [None if v is None else v.reshape(call.size, *[1] * (x.ndim - 1)) for v in (mean, rstd)]
+    xhat = (x if mean is None else x - mean) * rstd
+    return (g * xhat).to(kind), (g if mean is not None else g.new_zeros(g.shape)).to(kind)
+
+
+@rule("norm_sums")
+def sums(call):
+    return call.run(*dict(zip(call.op.names, call.everything()), lead=call["lead"] + 1).values())
+
+
+# ------------------------------------------------------------------ group norm
+@rule("group_norm_rows")
+def group_norm_rows(call):
+    """Images of samples one after the other; with parameters of their own all images are one, of which each has channels of its own."""
+    x, groups, weight, bias, eps = call.args
+    sample, own = call.given[0].shape, _own(call)
+    if own and call.where[0]:
+        weight, bias = [None if call[name] is None else _of_images(call, name, sample[0]) for name in ("weight", "bias")]
+        made = call.op(_as_one(x), call.size * sample[0] * groups, weight, bias, eps)
+    elif own:
+        out, *statistics = call.op(x, groups, None, None, eps)
+        return _affine(call, out, 1, len(sample) - 2), *[s.expand(call.size, *s.shape) for s in statistics]
+    else:
+        made = call.op(x.flatten(0, 1), groups, weight, bias, eps)
+    return [y.reshape(call.size, *promise[0]) for y, promise in zip(made, call.promises)]
+
+
+@rule("group_norm_backward")
+def group_norm_backward(call):
+    """Each image of each sample has channels of its own, over which the gradients of a sample's parameters are summed."""
+    g, x, mean, rstd = call.everything()[:4]
+    sample = call.given[1].shape
+    weight = None if call["weight"] is None else _of_images(call, "weight", sample[0])
+    made = call.op(*map(_as_one, (g, x, mean, rstd)), weight)
+    parameters = [p.reshape(call.size, *sample[:2]) for p in made[1:]]
+    kind = made[1].dtype
+    return made[0].reshape(x.shape), *[p.select(1, 0) if sample[0] == 1 else p.sum(1, dtype=kind.compute).to(kind) for p in parameters]
+
+
+def _as_one(x):
+    """(samples, images, channels, …) as one image: (1, samples · images · channels, …)."""
+    return x.reshape(1, math.prod(x.shape[:3]), *x.shape[3:])
+
+
+def _of_images(call, name, images):
+    """One value a channel for every channel of every image of every sample."""
+    p = call[name] if call.differs(name) else call[name].expand(call.size, *call[name].shape)
+    return p.unsqueeze(1).expand(call.size, images, p.shape[1]).reshape(-1)
+
+
+# ------------------------------------------------------------------ batch norm
+@rule(*"""batch_norm_add_relu batch_norm_add_relu_backward batch_norm_backward batch_norm_moments batch_norm_slopes batch_norm_sums
+          batch_norm_train""".split())
+def of_channels(call):
+    """Samples have channels of their own: where they lie (images, samples, channels, …) in memory, or have one image, without a copy."""
+    made = call.op(*[_channels(a) if isinstance(a, Tensor) else a for a in call.everything()])
+    return [_samples(y, call.size, promise[0]) for y, promise in zip(made if type(made) is tuple else (made,), call.promises)]
+
+
+def _channels(x):
+    """(samples, images, channels, …) as (images, samples · channels, …), and one value a channel of each."""
+    return x.reshape(-1) if x.ndim == 2 else x.movedim(0, 1).flatten(1, 2)
+
+
+def _samples(y, size, shape):
+    return y.reshape(size, *shape) if y.ndim == 1 else y.unflatten(1, (size, shape[1])).movedim(1, 0)
+
+
+@rule("batch_norm_apply")
+def batch_norm_apply(call):
+    """With the same values for all samples these are more images. Else channels are told apart where they lie: all images are one."""
+    if not any(call.where[1:5]):
+        x = call.args[0]
+        return call.op(x.flatten(0, 1), *call.args[1:]).reshape(x.shape)
+    x = call.all(0)
+    size, images, channels, *pixels = x.shape
+    if images == 1 or math.prod(pixels) == 1 or x.stride(0) == channels * x.stride(2):
+        return of_channels(call)
+    values = [None if call.args[k] is None else _of_images(call, name, images) for k, name in enumerate(call.op.names[1:5], 1)]
+    return call.op(_as_one(x), *values, *call.args[5:]).reshape(x.shape)
+
+
+@rule("running_statistics")
+def running_statistics(call):
+    """Vectors of all samples as one."""
+    args = [a.reshape(-1) if isinstance(a, Tensor) else a for a in call.everything()]
+    return [x.reshape(call.size, *promise[0]) for x, promise in zip(call.op(*args), call.promises)]
