@@ -124,27 +124,28 @@ def group_norm_rows(call):
     """Images of samples one after the other; with parameters of their own all images are one, of which each has channels of its own."""
     x, groups, weight, bias, eps = call.args
     sample, own = call.given[0].shape, _own(call)
-    if own and call.where[0]:
+    if own and call.where[0] and call.size * sample[0]:
         weight, bias = [None if call[name] is None else _of_images(call, name, sample[0]) for name in ("weight", "bias")]
         made = call.op(_as_one(x), call.size * sample[0] * groups, weight, bias, eps)
-    elif own:
-        out, *statistics = call.op(x, groups, None, None, eps)
-        return _affine(call, out, 1, len(sample) - 2), *[s.expand(call.size, *s.shape) for s in statistics]
-    else:
-        made = call.op(x.flatten(0, 1), groups, weight, bias, eps)
-    return [y.reshape(call.size, *promise[0]) for y, promise in zip(made, call.promises)]
+        return [y.reshape(call.size, *promise[0]) for y, promise in zip(made, call.promises)]
+    made = call.op(x.flatten(0, 1) if call.where[0] else x, groups, *(None, None) if own else (weight, bias), eps)
+    if call.where[0]:
+        made = [y.reshape(call.size, *promise[0]) for y, promise in zip(made, call.promises)]
+    out, *statistics = made if call.where[0] else [y.expand(call.size, *y.shape) for y in made]
+    return _affine(call, out, 1, len(sample) - 2) if own else out, *statistics
 
 
 @rule("group_norm_backward")
 def group_norm_backward(call):
     """Each image of each sample has channels of its own, over which the gradients of a sample's parameters are summed."""
     g, x, mean, rstd = call.everything()[:4]
-    sample = call.given[1].shape
-    weight = None if call["weight"] is None else _of_images(call, "weight", sample[0])
-    made = call.op(*map(_as_one, (g, x, mean, rstd)), weight)
-    parameters = [p.reshape(call.size, *sample[:2]) for p in made[1:]]
-    kind = made[1].dtype
-    return made[0].reshape(x.shape), *[p.select(1, 0) if sample[0] == 1 else p.sum(1, dtype=kind.compute).to(kind) for p in parameters]
+    images, kind = x.shape[1], call.promises[1][1]
+    if not call.size * images:
+        return x.new_zeros(x.shape), *[x.new_zeros((call.size, x.shape[2]), dtype=kind) for _ in range(2)]
+    weight = None if call["weight"] is None else _of_images(call, "weight", images)
+    g_input, *parameters = call.op(*map(_as_one, (g, x, mean, rstd)), weight)
+    parameters = [p.reshape(call.size, images, -1) for p in parameters]
+    return g_input.reshape(x.shape), *[p.select(1, 0) if images == 1 else p.sum(1, dtype=kind.compute).to(kind) for p in parameters]
 
 
 def _as_one(x):
