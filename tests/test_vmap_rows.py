@@ -63,7 +63,8 @@ SMOOTH = {                                                               # funct
     "cat": (lambda x, y: tritorch.cat([x, y, x], -1), (2, 3), (2, 1)), "pad": (lambda x: F.pad(x, (1, -1, 0, 2), value=3.0), (2, 3)),
     "reflect": (lambda x: F.pad(x, (1, 1, 2, 0), "reflect"), (2, 1, 3, 3)), "circular": (lambda x: F.pad(x, (2, 1), "circular"), (2, 3)),
     "unfold": (lambda x: F.unfold(x, (2, 2), padding=1), (2, 1, 3, 2)), "fold": (lambda x: F.fold(x, (3, 2), (2, 1)), (2, 2, 4)),
-    "fft": (both_ways, (4, 2)), "rfft": (spectrum, (5, 2)), "irfft": (lambda x: tritorch.fft.irfft(tritorch.fft.rfft(x, dim=0), 5, 0), (5,)),
+    "fft": (both_ways, (4, 2)), "rfft": (spectrum, (5, 2)),
+    "irfft": (lambda x: tritorch.fft.irfft(tritorch.fft.rfft(x, dim=0), 5, 0), (5,)),
     "affine grid": (lambda t: F.affine_grid(t, (2, 1, 2, 3), align_corners=False), (2, 2, 3)),
     "cdist": (lambda x, y: tritorch.cdist(x, y), (3, 2), (4, 2)), "cdist of batches": (tritorch.cdist, (2, 3, 2), (4, 2)),
     "mse": (F.mse_loss, (2, 3), (2, 3)), "huber": (lambda x, y: F.huber_loss(x, y, reduction="sum", delta=0.4), (3,), (3,)),
@@ -73,7 +74,8 @@ SMOOTH = {                                                               # funct
     "layer norm of a row": (lambda x, w, b: F.layer_norm(x, (5,), w, b), (5,), (5,), (5,)),
     "layer norm of images": (lambda x, w, b: F.layer_norm(x, (2, 3), w, b), (2, 2, 2, 3), (2, 3), (2, 3)),
     "layer norm without a weight": (lambda x, b: F.layer_norm(x, (5,), None, b), (3, 5), (5,)),
-    "rms norm": (lambda x, w: F.rms_norm(x, (5,), w), (2, 3, 5), (5,)), "rms norm of a row": (lambda x, w: F.rms_norm(x, (5,), w), (5,), (5,)),
+    "rms norm": (lambda x, w: F.rms_norm(x, (5,), w), (2, 3, 5), (5,)),
+    "rms norm of a row": (lambda x, w: F.rms_norm(x, (5,), w), (5,), (5,)),
     "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (3, 4, 2), (4,), (4,)),
     "group norm of one image": (lambda x, w, b: F.group_norm(x, 2, w, b), (1, 4, 2, 3), (4,), (4,)),
     "group norm without a bias": (lambda x, w: F.group_norm(x, 1, w), (2, 4), (4,)),
@@ -90,7 +92,8 @@ PLAIN = {                                                                # those
     "argmax": (lambda x: x.argmax(), (3, 4)), "argmin": (lambda x: x.argmin(0, keepdim=True), (3, 4)),
     "argmax of numbers": (lambda x: x.argmax(), ()), "argmax that keeps dims": (lambda x: x.argmax(keepdim=True), (3, 4)),
     "cummax": (lambda x: x.cummax(-1).indices, (3, 4)), "sort": (lambda x: x.sort(0).indices, (4, 2)),
-    "median": (lambda x: x.median(-1).indices, (3, 4)), "searchsorted": (lambda s, v: tritorch.searchsorted(s.sort(-1).values, v), (4,), (2, 3)),
+    "median": (lambda x: x.median(-1).indices, (3, 4)),
+    "searchsorted": (lambda s, v: tritorch.searchsorted(s.sort(-1).values, v), (4,), (2, 3)),
     "searchsorted of rows": (lambda s, v: tritorch.searchsorted(s.sort(-1).values, v, right=True), (2, 4), (2, 3)),
     "searchsorted of numbers": (lambda s, v: tritorch.searchsorted(s.sort(-1).values, v), (4,), ()),
     "histc": (lambda x: tritorch.histc(x, 4, -1, 1), (3, 4)), "bins": (lambda x: F.one_hot((x * 3).long().clamp(0, 4), 5).sum(0), (6,)),
@@ -176,9 +179,11 @@ def test_gradients_inside(case):
 @OF_SMOOTH
 def test_gradients_outside(case):
     fn, *shapes = case
+    ways = (lambda inputs, dims: vmap(once(fn), dims)(*inputs),
+            lambda inputs, dims: one_by_one(fn, inputs, [d == 0 for d in dims]))
     for mapped in choices(len(shapes))[:2]:
         found = []
-        for way in (lambda inputs, dims: vmap(once(fn), dims)(*inputs), lambda inputs, dims: one_by_one(fn, inputs, [d == 0 for d in dims])):
+        for way in ways:
             inputs, dims = picked(values(3, shapes), mapped)
             inputs = [x.clone().requires_grad_() for x in inputs]
             way(inputs, dims).sin().sum().backward()
@@ -200,5 +205,145 @@ def test_nested(case):
         [one_by_one(lambda x: fn(x, *rest), [row], [True]) for row in inputs[0]]))
     sample = [x[0] for x in first]
     rows, out = jacrev(fn)(*sample), fn(*sample)
-    pulled = [tritorch.autograd.grad(fn(x := sample[0].clone().requires_grad_(), *sample[1:]).reshape(-1)[k], x)[0] for k in range(out.numel())]
+    x = sample[0].clone().requires_grad_()
+    pulled = [tritorch.autograd.grad(fn(x, *sample[1:]).reshape(-1)[k], x)[0] for k in range(out.numel())]
     near(rows, tritorch.stack(pulled).reshape(rows.shape))
+
+
+class Count(tritorch.dispatch.Interpreter):
+    """How many operators compute something; those that write at indices have tests of their own."""
+
+    calls = 0
+
+    def __call__(self, op, args, out):
+        self.calls += bool(op.impls) and not op.__name__.startswith("scatter")
+        return self.proceed(op, args, out)
+
+
+def counted(fn, *inputs):
+    with Count() as count:
+        fn(*inputs)
+    return count.calls
+
+
+@ALL
+def test_no_loop(case):
+    """As many operators for 7 samples as for 2, in the function and in its gradients."""
+    fn, *shapes = case
+    ways = [fn]
+    if case in SMOOTH.values():
+        ways.append(grad(lambda *args: (fn(*args) * 1.5).sin().sum(), tuple(range(len(shapes)))))
+    for mapped in choices(len(shapes)):
+        for way in ways:
+            few, many = [picked(values(size, shapes), mapped) for size in (2, 7)]
+            assert counted(vmap(way, few[1]), *few[0]) == counted(vmap(way, many[1]), *many[0])
+
+
+HALVES = [name for name in SMOOTH if "norm" in name.split() or name in ("mse", "softmax", "cumsum", "glu", "rotary")]
+
+
+@pytest.mark.parametrize("dtype", (tritorch.float16, tritorch.bfloat16), ids=("float16", "bfloat16"))
+@pytest.mark.parametrize("name", HALVES)
+def test_half_types(name, dtype):
+    """Dtypes are those of one sample, values within a few roundings."""
+    fn, *shapes = SMOOTH[name]
+    inputs = [x.to(dtype) for x in values(3, shapes)]
+    of_all, mapped = grad(lambda *args: fn(*args).float().sin().sum(), tuple(range(len(shapes)))), [True] * len(shapes)
+    room = 16 * tritorch.finfo(dtype).eps
+    for way in (lambda *args: (fn(*args),), of_all):
+        for k, got in enumerate(vmap(once(way))(*inputs)):
+            want = one_by_one(lambda *args, k=k, way=way: way(*args)[k], inputs, mapped)
+            assert got.dtype is want.dtype and got.shape == want.shape
+            scale = want.double().abs().amax().item()
+            np.testing.assert_allclose(got.double().numpy(), want.double().numpy(), rtol=room, atol=room * max(scale, 1))
+
+
+def test_channels_where_they_lie():
+    """Images of samples one behind the other, channels last, samples between images and channels: the same."""
+    x, w, b = values(3, [(4, 2, 3, 2), (2,), (2,)])
+    of_all = grad(lambda *args: image_norm(*args).sin().sum(), (0, 1, 2))
+    want = vmap(of_all)(x, w, b)
+    between, last = x.transpose(0, 1).contiguous(), x.movedim(2, -1).contiguous().movedim(-1, 2)
+    for got in (vmap(of_all, (1, 0, 0))(between, w, b), vmap(of_all)(last, w, b), vmap(of_all)(x.clone().transpose(0, 1).contiguous()
+                                                                                              .transpose(0, 1), w, b)):
+        for a, c in zip(got, want):
+            near(a, c)
+
+
+def test_written_in_place():
+    x = values(3, [(4, 3)])[0]
+
+    def sorted_sums(row):
+        made = row.cumsum(0)
+        made.cumsum_(1).copy_(made.flip(0).clone())
+        out = tritorch.empty_like(row)
+        tritorch.cumsum(made, 0, out=out)
+        return out.tril_()
+
+    near(vmap(once(sorted_sums))(x), one_by_one(sorted_sums, [x], [True]))
+
+
+def test_running_statistics_of_samples():
+    """An ensemble, each model with buffers of its own."""
+    x, mean, var = values(3, [(4, 2, 3), (2,), (2,)])
+
+    def trained(x, mean, var):
+        mean, var = mean.clone(), var.abs()
+        out = F.batch_norm(x, mean, var, training=True, momentum=0.3)
+        return tritorch.cat([out.reshape(-1), mean, var])
+
+    near(vmap(once(trained))(x, mean, var), one_by_one(trained, [x, mean, var], [True] * 3))
+
+
+def test_dropped_elements_of_samples():
+    """Each sample drops its own, which its gradients know."""
+    x, r, w = values(4, [(3, 5), (3, 5), (5,)])
+    tritorch.manual_seed(3)
+
+    def loss(x, r, w):
+        return F.dropout_add_layer_norm(x, r, (5,), w, None, 0.5, True)[1].sum()
+
+    g = vmap(once(grad(loss, (0, 1))), randomness="different")(x, r, w)
+    assert set(g[0].reshape(-1).tolist()) == {0.0, 2.0} and len({tuple(row.reshape(-1).tolist()) for row in g[0]}) == 4
+    near(g[1], tritorch.ones_like(r))
+
+
+def test_one_mask_for_all_rows_of_a_jacobian():
+    x, r, w, b = values(1, [(2, 5), (2, 5), (5,), (5,)])
+    x, r, w, b = x[0], r[0], w[0], b[0]
+
+    def dropped(x, b):
+        tritorch.manual_seed(5)
+        return residual_norm(x, r, (5,), w, None, True, 1e-3, 0.5, 7, 0, None, b)[0]
+
+    for k, rows in enumerate(jacrev(dropped, (0, 1))(x, b)):
+        given = [v.clone().requires_grad_() for v in (x, b)]
+        out = dropped(*given).reshape(-1)
+        near(rows, tritorch.stack([tritorch.autograd.grad(v, given[k], retain_graph=True)[0] for v in out]).reshape(rows.shape))
+
+
+# ------------------------------------------------------------------ beside PyTorch
+@both
+def test_norms_of_ensembles(torch):
+    """Models with parameters of their own: gradients of all, for one batch and for a batch each."""
+    def spread(*shape):
+        return (torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape) * 0.7).sin() * 2
+
+    norm, func, out = torch.nn.functional, torch.func, []
+    cases = ((lambda x, w, b: norm.layer_norm(x, (4,), w, b), (3, 4), 4), (lambda x, w, b: norm.group_norm(x, 2, w, b), (3, 4, 2), 4),
+             (lambda x, w, b: norm.batch_norm(x, None, None, w, b, True), (3, 4, 2), 4))
+    for fn, shape, channels in cases:
+        of_all = func.grad(lambda *args, fn=fn: fn(*args).sin().sum(), (0, 1, 2))
+        for dims in ((0, 0, 0), (None, 0, 0), (0, None, None)):
+            inputs = [spread(5, *s) if d == 0 else spread(*s) for s, d in zip((shape, (channels,), (channels,)), dims)]
+            out += list(func.vmap(of_all, dims)(*inputs))
+    return out
+
+
+@both
+def test_rows_of_samples(torch):
+    x = (torch.arange(24, dtype=torch.float64).reshape(2, 3, 4) * 1.3).sin()
+    vmap = torch.func.vmap
+    return [vmap(lambda v: v.softmax(0))(x), vmap(lambda v: v.cumsum(-1), 1)(x), vmap(lambda v: v.sort(0)[0], 2)(x), vmap(torch.argmax)(x),
+            vmap(lambda v: v.flip(0).roll(1, -1).tril())(x), vmap(lambda v: torch.cat([v, v[:1]], 0), -1, 1)(x),
+            vmap(lambda v: torch.nn.functional.pad(v, (1, 2)))(x), vmap(lambda v: torch.fft.fft(v, dim=0).abs())(x)]

@@ -5,7 +5,9 @@ statistics or parameters of their own, as more channels.
 """
 import math
 
-from tritorch.func.batching.calls import each, rule
+from tritorch.func.batching.calls import rule
+from tritorch.ops import create
+from tritorch.ops.draws import random_dropout
 from tritorch.ops.norm_sums import norm_sums
 from tritorch.tensor import Tensor
 
@@ -85,11 +87,13 @@ def residual_norm_backward(call):
 @rule("residual_norm_dropped_backward")
 def residual_norm_dropped_backward(call):
     """Each sample dropped elements of its own if their sums differ: if not, the same."""
-    if call["p"] and not call.differs("total"):
-        return each(call)
     g, g_sum, total, mean, rstd = call.everything()[:5]
-    center, (g_rows, weight) = call["center"], _slope(call, g, rstd.ndim - 1)
-    g_residual, g_input = call.op(g_rows.to(g.dtype), g_sum, total, mean, rstd, weight, center, *call.args[7:-1], False)[:2]
+    center, (g_rows, weight), drawn = call["center"], _slope(call, g, rstd.ndim - 1), call.args[7:-1]
+    alike = call["p"] and not call.differs("total")
+    g_residual, g_input = call.op(g_rows.to(g.dtype), g_sum, total, mean, rstd, weight, center, *((0.0,) if alike else drawn))[:2]
+    if alike:
+        mask = random_dropout(create.ones(call.given[0].shape, dtype=mean.dtype, device=g.device), *drawn)
+        g_input = (g_residual * mask).to(g.dtype)
     kind, dims = mean.dtype, tuple(range(1, rstd.ndim))
     if not call["biased"]:
         g_input_bias = g.new_zeros((call.size, 0), dtype=kind)
@@ -155,13 +159,11 @@ def _as_one(x):
 
 def _of_images(call, name, images):
     """One value a channel for every channel of every image of every sample."""
-    p = call[name] if call.differs(name) else call[name].expand(call.size, *call[name].shape)
-    return p.unsqueeze(1).expand(call.size, images, p.shape[1]).reshape(-1)
+    return _repeated(call[name] if call.differs(name) else call[name].expand(call.size, *call[name].shape), images)
 
 
 # ------------------------------------------------------------------ batch norm
-@rule(*"""batch_norm_add_relu batch_norm_add_relu_backward batch_norm_backward batch_norm_moments batch_norm_slopes batch_norm_sums
-          batch_norm_train""".split())
+@rule("batch_norm_add_relu", "batch_norm_add_relu_backward", "batch_norm_moments", "batch_norm_slopes", "batch_norm_sums")
 def of_channels(call):
     """Samples have channels of their own: where they lie (images, samples, channels, …) in memory, or have one image, without a copy."""
     made = call.op(*[_channels(a) if isinstance(a, Tensor) else a for a in call.everything()])
@@ -177,18 +179,67 @@ def _samples(y, size, shape):
     return y.reshape(size, *shape) if y.ndim == 1 else y.unflatten(1, (size, shape[1])).movedim(1, 0)
 
 
+def _in_place(x):
+    """Whether channels of images are to be told apart where they lie: what is found of them is put together for samples."""
+    images, channels, *pixels = x.shape[1:]
+    return x.numel() and images > 1 and math.prod(pixels) > 1 and x.stride(0) != channels * x.stride(2)
+
+
 @rule("batch_norm_apply")
 def batch_norm_apply(call):
-    """With the same values for all samples these are more images. Else channels are told apart where they lie: all images are one."""
-    if not any(call.where[1:5]):
-        x = call.args[0]
-        return call.op(x.flatten(0, 1), *call.args[1:]).reshape(x.shape)
+    """With the same values for all samples these are more images."""
     x = call.all(0)
-    size, images, channels, *pixels = x.shape
-    if images == 1 or math.prod(pixels) == 1 or x.stride(0) == channels * x.stride(2):
+    if not any(call.where[1:5]):
+        return call.op(x.flatten(0, 1), *call.args[1:]).reshape(x.shape)
+    if not _in_place(x):
         return of_channels(call)
-    values = [None if call.args[k] is None else _of_images(call, name, images) for k, name in enumerate(call.op.names[1:5], 1)]
+    values = [None if call[name] is None else _of_images(call, name, x.shape[1]) for name in call.op.names[1:5]]
     return call.op(_as_one(x), *values, *call.args[5:]).reshape(x.shape)
+
+
+@rule("batch_norm_train")
+def batch_norm_train(call):
+    """The moments of images are put together for samples, unless a graph around wants the gradient of all this."""
+    from tritorch.ops.batchnorm import batch_norm_apply
+    from tritorch.ops.batchnorm_parts import batch_norm_moments
+
+    if not call.where[0]:
+        out, *moments = call.op(call.args[0], None, None, call["eps"], False)
+        out = _affine(call, out, 1, out.ndim - 2)
+        return out.relu() if call["relu"] else out, *[m.expand(call.size, *m.shape) for m in moments]
+    x, weight, bias, eps, relu = call.everything()
+    if not _in_place(x) or any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        return of_channels(call)
+    means, squares = [m.reshape(x.shape[:3]) for m in batch_norm_moments(_as_one(x))]
+    mean = means.mean(1)
+    var = (squares + (means - mean.unsqueeze(1)).square()).mean(1)
+    values = [_repeated(v, x.shape[1]) for v in (mean, var, weight, bias)]
+    return batch_norm_apply(_as_one(x), *values, eps, relu).reshape(x.shape), mean, var
+
+
+@rule("batch_norm_backward")
+def batch_norm_backward(call):
+    """The sums of images likewise."""
+    from tritorch.ops.batchnorm import batch_norm_apply
+    from tritorch.ops.batchnorm_parts import batch_norm_slopes, batch_norm_sums
+
+    g, x, mean, var, weight, bias, eps, training, relu = call.everything()
+    if not _in_place(x) or any(t is not None and t.requires_grad for t in (g, x, mean, var, weight, bias)):
+        return of_channels(call)
+    images, kind = x.shape[1], call.promises[1][1]
+    rows, mean, var, weight, bias = _as_one(x), *[_repeated(v, images) for v in (mean, var, weight, bias)]
+    g = _as_one(g)
+    if relu:
+        g = g.masked_fill(batch_norm_apply(rows, mean, var, weight, bias, eps) <= 0, 0)
+    sums = [s.reshape(x.shape[:3]).sum(1) for s in batch_norm_sums(g, rows, mean, var, eps)]
+    slope, shift = [_repeated(s / images if training else s * 0, images) for s in sums]
+    g_input = batch_norm_slopes(g, rows, mean, var, weight, slope, shift, eps)
+    return g_input.reshape(x.shape), *[s.to(kind) for s in sums]
+
+
+def _repeated(values, images):
+    """One value a channel of every sample for each of its images."""
+    return None if values is None else values.unsqueeze(1).expand(values.shape[0], images, values.shape[1]).reshape(-1)
 
 
 @rule("running_statistics")
