@@ -26,6 +26,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
 from tritorch.func.batching.calls import Call, is_batched, rules
 from tritorch.generator import drawing
 from tritorch.ops import create
+from tritorch.ops.complex import view_as_real
 from tritorch.ops.copy import copy_to
 from tritorch.shape import extent, layout
 from tritorch.storage import Batched, SampleBySample, batched
@@ -105,7 +106,9 @@ class Level(Interpreter):
             if root.shape == shape and root.strides == strides and root.offset == x.offset and root.dtype is x.dtype:
                 return root
             if root.dtype is not x.dtype:
-                raise SampleBySample
+                if not root.dtype.is_complex or root.dtype.to_real() is not x.dtype:
+                    raise SampleBySample
+                root = view_as_real(root)
             return root.as_strided(shape, strides, x.offset)
         return strided(root.storage, shape, strides, x.offset, x.dtype)
 
