@@ -66,7 +66,7 @@ def _mapped(func, wholes, mapped, size, out_dims, randomness):
         level = Level(size, randomness)
         try:
             with level:
-                made = func(*[level.enter(x) if m else x for x, m in zip(wholes, mapped)])
+                made = func(*[level.entered(x) if m else x for x, m in zip(wholes, mapped)])
             leaves = tree_leaves(made)
             for x in leaves:
                 check(isinstance(x, Tensor), "vmap", "a function that returns tensors", type(x).__name__, error=ValueError)

@@ -63,7 +63,7 @@ class Level(Interpreter):
         create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
         setattr(*self.place, self.outer)
 
-    def enter(self, whole):
+    def entered(self, whole):
         """A sample of a tensor of all samples, along its first dim. It is copied where that is not its outermost dim in memory: results of
         operators have the order of their operands, and a sample of theirs would have no view of another shape."""
         if any(n > 1 and s > whole.strides[0] for n, s in zip(whole.shape, whole.strides)) and whole.strides[0]:
@@ -73,7 +73,7 @@ class Level(Interpreter):
         if whole.requires_grad:
             out.node = Leaf(out)
         if whole._tangents is not None:
-            out._tangents = {level: self.enter(t) for level, t in whole._tangents.items()}
+            out._tangents = {level: self.entered(t) for level, t in whole._tangents.items()}
         return out
 
     def leave(self, x, dim):
