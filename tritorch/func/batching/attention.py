@@ -132,3 +132,30 @@ def _of_groups(call):
         slopes = gathered(padded(slopes, 2).expand(size, B, H))
     made = call.op(*call.put(query=gathered(call["query"]), alibi_slopes=slopes))
     return _results(call, made, lambda x, shape: x.reshape(B, G, size, H // G, *shape[2:]).movedim(2, 0).reshape(size, *shape))
+
+
+# ------------------------------------------------------------------ recurrent layers
+@rule("recurrent_layer")
+def recurrent_layer(call):
+    """With one set of weights for all, samples are next to each other in the dim of sequences, so that in each step those that go on still
+    come first. Layers with weights of their own are called one after the other."""
+    weights = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+    return each(call) if any(map(call.differs, weights)) else _side_by_side(call, ("data", "h", "c"))
+
+
+@rule("recurrent_layer_backward")
+def recurrent_layer_backward(call):
+    return each(call) if call.differs("weight_hh") else _side_by_side(call, [n for n in call.op.names[:9] if n != "weight_hh"])
+
+
+def _side_by_side(call, names):
+    size, changed = call.size, {}
+    for name in names:
+        x = call.all(call.op.names.index(name))
+        if x is not None and len(x.shape) > 2:                           # others are empty: what only an LSTM has
+            x = x.movedim(0, -2)
+            changed[name] = x.reshape(*x.shape[:-3], x.shape[-3] * size, x.shape[-1])
+    steps = call["steps"]
+    made = call.op(*call.put(**changed, steps=steps if steps is None else tuple([n * size for n in steps])))
+    return tuple([x.reshape(*shape[:-1], size, shape[-1]).movedim(-2, 0) if len(shape) > 1 else repeated(x, size)
+                  for x, (shape, *_) in zip(made, call.promises)])

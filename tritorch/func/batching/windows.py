@@ -1,6 +1,7 @@
 """Rules of operators on images: convolution, pooling, padding, resizing. Samples join the dim of images, or of groups of channels."""
 from tritorch.func.batching.calls import rule
 from tritorch.func.batching.folding import fold, repeated, unfold
+from tritorch.ops import create
 
 
 def _images(call, *names):
@@ -63,12 +64,20 @@ def _parted(x, size, shape, groups, dim, parted=True):
     return x.reshape(size, *shape)
 
 
+def _none(call):
+    """Of no samples: there is no convolution with no groups."""
+    shape, dtype, device, *_ = call.promises[0]
+    return create.empty((0, *shape), dtype=dtype, device=device)
+
+
 @rule("convolution")
 def convolution(call):
     (input, weight, bias, *_), (own, turns, shifts), size, (shape, *_) = call.args, call.where[:3], call.size, call.promises[0]
     groups = call["groups"]
     if not turns:
         return _of_images(call, own, shifts)
+    if own and not size:
+        return _none(call)
     flat = None if bias is None else _channels(bias if shifts else repeated(bias, size), groups, 0, not own)
     weight = _channels(weight, groups, 0, not own)
     input = fold(input, 1) if own else input
@@ -90,6 +99,8 @@ def convolution_input(call):
     (gradient, weight, *_), (own, turns, *_), size, (shape, *_), groups = call.args, call.where, call.size, call.promises[0], call["groups"]
     if not turns:
         return _images(call, "gradient")
+    if own and not size:
+        return _none(call)
     if own:
         made = call.op(*call.put(gradient=fold(gradient, 1), weight=fold(weight), groups=size * groups))
         return unfold(made, size, shape, 1)
@@ -99,6 +110,8 @@ def convolution_input(call):
 @rule("convolution_weight")
 def convolution_weight(call):
     (gradient, input, *_), (own, turns, *_), size, (shape, *_), groups = call.args, call.where, call.size, call.promises[0], call["groups"]
+    if own and turns and not size:
+        return _none(call)
     if own and turns:
         made = call.op(*call.put(gradient=fold(gradient, 1), input=fold(input, 1), groups=size * groups))
         return unfold(made, size, shape)
