@@ -226,11 +226,12 @@ def test_groups_of_rows(dims):
 
 
 def test_eight_bit_products():
-    a, b = [torch.tensor(np.random.default_rng(k).integers(-9, 9, shape), dtype=torch.int8) for k, shape in enumerate(((3, 4, 5), (3, 5, 2)))]
+    shapes = (3, 4, 5), (3, 5, 2)
+    a, b = [torch.tensor(np.random.default_rng(k).integers(-9, 9, shape), dtype=torch.int8) for k, shape in enumerate(shapes)]
     for dims in choices(2):
         check(torch._int_mm, dims, *of_choice(dims, [a, b]))
     scaled, (x, y) = registry["scaled_product"], [v.float().to(torch.float8_e4m3fn) for v in (a, b)]
-    rows, columns, one, bias = draw(3, 4, 1, positive=True).float(), draw(3, 1, 2, positive=True).float(), draw(3, 1).float(), draw(3, 2).float()
+    rows, columns, one, bias = [draw(3, *shape, positive=True).float() for shape in ((4, 1), (1, 2), (1,), (2,))]
     for dims in choices(5):
         for scales in ((rows, columns), (one, one), (one, columns)):
             tensors = of_choice(dims, [x, y, *scales, bias])
@@ -253,8 +254,9 @@ def test_convolution(dims, groups, batch):
 
     check(conv, dims, x, w, b, once=["convolution"])
     check(gradients, dims, x, w, b, once=["convolution", "convolution_input", "convolution_weight"])
-    check(lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=groups), dims[:2], x, w.transpose(-3, -4) if groups == 1 else w[..., :4, :, :, :],
-          once=["convolution_input"] if dims[:2] != (None, None) else []) if dims[:2] != (None, None) else None
+    if dims[:2] != (None, None):
+        turned = w.transpose(-3, -4) if groups == 1 else w[..., :4, :, :, :]
+        check(lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=groups), dims[:2], x, turned, once=["convolution_input"])
 
 
 def test_convolution_of_gradients_alone():
@@ -335,8 +337,8 @@ def test_factors():
     A = draw(4, 3, 3)
     S, tall = A @ A.mT + torch.eye(3, dtype=torch.float64), draw(4, 5, 3)
     for fn, x in ((torch.linalg.cholesky, S), (torch.linalg.det, A), (torch.linalg.slogdet, A), (torch.linalg.eigvalsh, S),
-                  (torch.linalg.eigh, S), (torch.linalg.qr, tall), (torch.linalg.svdvals, tall), (torch.linalg.svd, A), (torch.linalg.inv, A),
-                  (torch.linalg.pinv, tall), (torch.linalg.lu_factor, A), (torch.linalg.eig, A), (torch.linalg.eigvals, A),
+                  (torch.linalg.eigh, S), (torch.linalg.qr, tall), (torch.linalg.svdvals, tall), (torch.linalg.svd, A),
+                  (torch.linalg.inv, A), (torch.linalg.pinv, tall), (torch.linalg.lu_factor, A), (torch.linalg.eig, A), (torch.linalg.eigvals, A),
                   (torch.linalg.householder_product, None), (torch.geqrf, tall)):
         if x is None:
             check(lambda v: torch.linalg.householder_product(*torch.geqrf(v)), (0,), tall)
@@ -431,8 +433,9 @@ def test_recurrent_layers(kind):
 # ------------------------------------------------------------------ nets
 def test_gradients_of_each_sample():
     """Of a small convolutional net, for each of a batch, in one pass; some of its operators are those of groups."""
-    net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Conv2d(4, 6, 3, groups=2),
-                              torch.nn.GELU(), torch.nn.AvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(6 * 4, 5)).double()
+    nn = torch.nn
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, groups=2), nn.GELU(), nn.AvgPool2d(2),
+                        nn.Flatten(), nn.Linear(6 * 4, 5)).double()
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     x, y = draw(6, 1, 12, 12), torch.tensor([0, 4, 2, 2, 1, 3])
 
@@ -450,9 +453,10 @@ def test_gradients_of_each_sample():
 
 def test_ensemble():
     """Each sample is a net with weights of its own; the inputs are the same."""
-    nets = [torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(27, 4)).double() for _ in range(3)]
-    parameters = {name: torch.stack([dict(net.named_parameters())[name].detach() for net in nets]) for name, _ in nets[0].named_parameters()}
-    x = draw(5, 2, 5, 5)
+    nn, x = torch.nn, draw(5, 2, 5, 5)
+    nets = [nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 4)).double() for _ in range(3)]
+    parameters, _ = torch.func.stack_module_state(nets)
+    parameters = {name: p.detach() for name, p in parameters.items()}
     with Log() as log:
         made = vmap(lambda p: functional_call(nets[0], p, (x,)))(parameters)
     assert log.calls["convolution"] == 1

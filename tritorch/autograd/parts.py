@@ -47,11 +47,11 @@ class Part:
         side_by_side = _joined(self.shape, dim, pieces) if covers else None
         if side_by_side is not None:
             return side_by_side
-        like, device = sample_among(*[g for g, _, _ in pieces]), pieces[0][0].device
-        if like is None:
-            out = empty(self.shape, self.dtype, device, self.strides, dense_strides)
+        of_sample = next((g for g, _, _ in pieces if type(g.storage) is Batched), None)
+        if of_sample is None:
+            out = empty(self.shape, self.dtype, pieces[0][0].device, self.strides, dense_strides)
         else:
-            out = Batched.like(like, self.shape, self.dtype, device, dense_strides(self.shape, self.strides))
+            out = Batched.like(of_sample, self.shape, self.dtype, of_sample.device)
         if not covers:
             out.zero_()
         for g, d, start in pieces if apart else self.pieces:
@@ -61,11 +61,6 @@ class Part:
             else:
                 target.add_(g)
         return out
-
-
-def sample_among(*tensors):
-    """One that is a sample inside of vmap: what is made of them is, too."""
-    return next((x for x in tensors if x is not None and type(x.storage) is Batched), None)
 
 
 def sparse_sum(old, g, sole, create):
@@ -235,6 +230,6 @@ def empty_alike(*tensors, g=None):
                         and x.offset == first.offset + k * step for k, x in enumerate(order))
     if not even or not is_dense((len(tensors), *first.shape), (step, *first.strides)):
         return None
-    like, count = sample_among(g, first), (len(tensors) * first.numel(),)
-    memory = empty(count, first.dtype, first.device) if like is None else Batched.like(like, count, first.dtype, first.device)
+    count, samples = (len(tensors) * first.numel(),), [x for x in (g, first) if x is not None and type(x.storage) is Batched]
+    memory = Batched.like(samples[0], count, first.dtype, first.device) if samples else empty(count, first.dtype, first.device)
     return [strided(memory.storage, x.shape, x.strides, x.offset - first.offset, x.dtype) for x in tensors]

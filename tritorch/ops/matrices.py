@@ -5,11 +5,11 @@ import numpy as np
 
 from tritorch.dtype import types
 from tritorch.errors import LinAlgError, check, sentence, tensors
+from tritorch.ops.bounds import every
 from tritorch.ops.copy import broadcast_view, transfer
 from tritorch.ops.gemm import gemm
 from tritorch.precision import highest
 from tritorch.shape import same_strides
-from tritorch.storage import Batched
 from tritorch.tensor import empty, strided
 
 PRECISE = (types.float32, types.float64, types.complex64, types.complex128)
@@ -29,19 +29,11 @@ def check_matrices(name, square=False, **matrices):
     check(not square or first.shape[-1] == first.shape[-2], name, "square matrices", first.shape)
 
 
-def of_all(x):
-    """x without history; where it is a sample inside of vmap, all of them: for decisions about values, which are then one for all."""
-    x = x.detach()
-    while type(x.storage) is Batched:
-        x = x.storage.level.whole(x)
-    return x
-
-
 def first_failure(info):
     """(the first nonzero number of `info`, " (batch element k)"), or (0, ""). Waits for the device; on meta nothing fails."""
     if info.is_meta:
         return 0, ""
-    codes = of_all(info).cpu().array
+    codes = every(info.detach()).cpu().array
     failed = np.flatnonzero(codes)
     if not failed.size:
         return 0, ""

@@ -4,8 +4,9 @@ import math
 from tritorch.dtype import types
 from tritorch.errors import explained
 from tritorch.ops import compare, create
+from tritorch.ops.bounds import every
 from tritorch.ops.extremes import amax
-from tritorch.ops.matrices import check_matrices, of_all
+from tritorch.ops.matrices import check_matrices
 from tritorch.ops.precise_product import precise_product
 
 DEGREE = 16                                                              # of Taylor's polynomial, in A⁴ with coefficients in A⁰ to A³
@@ -30,7 +31,7 @@ def matrix_exp(input):
         return input.clone()
     size = amax(input.detach().abs().sum(-2), -1)
     steps = (size / RADIUS[input.dtype.to_real().itemsize]).log2().ceil().clamp(min=0)
-    all_steps = of_all(steps)
+    all_steps = every(steps)
     most = 0 if steps.is_meta or not all_steps.numel() else all_steps.max().item()
     most = int(most) if math.isfinite(most) else 0                       # numbers that are none stay so without being squared
     made = polynomial(input * (0.5 ** steps.clamp(max=most)).unsqueeze(-1).unsqueeze(-1))

@@ -3,8 +3,8 @@ from tritorch.func.batching.calls import rule
 from tritorch.func.batching.folding import aligned, fold, padded, repeated, unfold
 
 
-@rule(*"cholesky_factor determinant log_determinant lu_factors row_order qr_factors geqrf_factors singular_values svd_factors symmetric_eigen "
-       "symmetric_eigenvalues general_eigen doubled_eigen ldl_factors".split())
+@rule(*"cholesky_factor determinant log_determinant lu_factors row_order qr_factors geqrf_factors singular_values svd_factors "
+       "symmetric_eigen symmetric_eigenvalues general_eigen doubled_eigen ldl_factors".split())
 def factors(call):
     """Of one tensor of matrices, whatever dims are in front."""
     return call.run(*call.args)

@@ -53,7 +53,8 @@ def scaled_product(call):
     (a, b, scale_a, scale_b, bias, out_dtype, fast), size, ((m, n), kind, *_) = call.args, call.size, call.promises[0]
     rows, columns = [any(map(call.differs, names)) for names in (("mat1", "scale_a"), ("mat2", "scale_b", "bias"))]
     if not columns:
-        return unfold(call.op(_joined(call, "mat1", 0), b, _scales(call, "scale_a", (m, 1), 0), scale_b, bias, out_dtype, fast), size, (m, n))
+        args = _joined(call, "mat1", 0), b, _scales(call, "scale_a", (m, 1), 0), scale_b, bias, out_dtype, fast
+        return unfold(call.op(*args), size, (m, n))
     if not rows:
         bias = bias if bias is None else call.all(4).reshape(size * n)
         args = a, _joined(call, "mat2", 1), scale_a, _scales(call, "scale_b", (1, n), 1), bias, out_dtype, fast
@@ -205,17 +206,17 @@ def linear_cross_entropy_sum(call):
 
 
 def _sum(input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing, mean, grad_dtype):
-    from tritorch.ops.cross_entropy import cross_entropy_backward
+    from tritorch.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
     from tritorch.ops.linear_cross_entropy import is_scaled
 
     logits = linear(input, linear_weight, linear_bias)
-    losses, weights, lse = _rows(input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing)
+    losses, weights, lse = cross_entropy_rows(logits, target, weight, ignore_index, label_smoothing)
     divisor, total = weights.sum(), losses.sum()
     factor = divisor.new_ones(()) if not mean or not is_scaled(input.dtype) else divisor.reciprocal()
     g = cross_entropy_backward(factor.expand(losses.shape), logits, target, lse, weight, ignore_index, label_smoothing)
     in_dtype = None if grad_dtype in (None, input.dtype) else grad_dtype
-    bias = logits.new_zeros(0) if linear_bias is None else g.sum(0)
-    return total * divisor.reciprocal() if mean else total, divisor, matmul(g, linear_weight), addmm(None, g.mT, input, 1, 1, in_dtype), bias
+    gradients = matmul(g, linear_weight), addmm(None, g.mT, input, 1, 1, in_dtype), g.new_zeros(0) if linear_bias is None else g.sum(0)
+    return total * divisor.reciprocal() if mean else total, divisor, *gradients
 
 
 # ------------------------------------------------------------------ groups of rows
