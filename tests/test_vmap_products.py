@@ -338,8 +338,8 @@ def test_factors():
     S, tall = A @ A.mT + torch.eye(3, dtype=torch.float64), draw(4, 5, 3)
     for fn, x in ((torch.linalg.cholesky, S), (torch.linalg.det, A), (torch.linalg.slogdet, A), (torch.linalg.eigvalsh, S),
                   (torch.linalg.eigh, S), (torch.linalg.qr, tall), (torch.linalg.svdvals, tall), (torch.linalg.svd, A),
-                  (torch.linalg.inv, A), (torch.linalg.pinv, tall), (torch.linalg.lu_factor, A), (torch.linalg.eig, A), (torch.linalg.eigvals, A),
-                  (torch.linalg.householder_product, None), (torch.geqrf, tall)):
+                  (torch.linalg.inv, A), (torch.linalg.pinv, tall), (torch.linalg.lu_factor, A),
+                  (torch.linalg.eig, A), (torch.linalg.eigvals, A), (torch.linalg.householder_product, None), (torch.geqrf, tall)):
         if x is None:
             check(lambda v: torch.linalg.householder_product(*torch.geqrf(v)), (0,), tall)
             continue

@@ -222,8 +222,8 @@ def wanted_dtype(name):
 
 
 def empty_alike(*tensors, g=None):
-    """Unset tensors in one memory, with the layout that `tensors` have in theirs; None unless these fill one, evenly interleaved. `g` is the
-    gradient that they will be made of."""
+    """Unset tensors in one memory, with the layout that `tensors` have in theirs; None unless these fill one, evenly interleaved. `g` is
+    the gradient that they will be made of."""
     order = sorted(tensors, key=lambda x: x.offset)
     first, step = order[0], order[1].offset - order[0].offset
     even = step and all(x.storage is first.storage and x.shape == first.shape and x.strides == first.strides and x.dtype is first.dtype
