@@ -65,6 +65,12 @@ class Call:
             return self.op(*args)
         return self.op.into(self.out[0] if len(self.out) == 1 else self.out, *args)
 
+    def composed(self, fn):
+        """What `fn`, a function of the same parameters made of public operators, gives: its operators are batched by rules of their own."""
+        made = self.level.remember(fn, *self.given, anyway=True)
+        made = made if type(made) in (tuple, list) else (made,)
+        return tuple([self.level.whole(x) if self.level.has(x) else x.expand(self.size, *x.shape) for x in made])
+
     def all(self, k):
         """The k-th argument, a tensor, of all samples: one that is the same for all is repeated, without memory."""
         x = self.args[k]
