@@ -340,6 +340,21 @@ def test_one_mask_for_all_rows_of_a_jacobian():
         near(rows, tritorch.stack([tritorch.autograd.grad(v, given[k], retain_graph=True)[0] for v in out]).reshape(rows.shape))
 
 
+@pytest.mark.parametrize("own", (False, True), ids=("of all", "of samples"))
+def test_the_same_elements_dropped(own):
+    x, r, w, b = values(4, [(3, 5), (3, 5), (5,), (5,)])
+    inputs, mapped = (x, r, w, b) if own else (x, r, w[0], b[0]), [True, True, own, own]
+
+    def loss(x, r, w, b):
+        out, total, *_ = residual_norm(x, r, (5,), w, None, True, 1e-5, 0.5, 7, 3, None, b)
+        return (out * total.sin()).sum()
+
+    of_all = grad(loss, (0, 1, 2, 3))
+    made = vmap(once(of_all), tuple([0 if m else None for m in mapped]), randomness="same")(*inputs)
+    for k, got in enumerate(made):
+        near(got, one_by_one(lambda *args, k=k: of_all(*args)[k], inputs, mapped))
+
+
 # ------------------------------------------------------------------ beside PyTorch
 @both
 def test_norms_of_ensembles(torch):
