@@ -288,6 +288,18 @@ def test_channels_where_they_lie():
             near(a, c)
 
 
+@pytest.mark.parametrize("name", ("layer norm", "rms norm", "group norm", "batch norm", "residual norm"))
+def test_gradients_on_the_device(cuda, name):
+    """Of samples along the second dim, in the layouts that rules leave for the kernels."""
+    fn, *shapes = SMOOTH[name]
+    of_all = vmap(grad(lambda *args: fn(*args).sin().sum(), tuple(range(len(shapes)))), (1, *[0] * (len(shapes) - 1)))
+    first, *rest = [x.float() for x in values(2, shapes)]
+    inputs = [first.transpose(0, 1).contiguous(), *rest]
+    for got, want in zip(of_all(*[x.to(cuda) for x in inputs]), of_all(*inputs)):
+        assert got.device.type == "cuda" and got.shape == want.shape
+        np.testing.assert_allclose(got.cpu().numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_written_in_place():
     x = values(3, [(4, 3)])[0]
 
