@@ -11,7 +11,7 @@ from tritorch.autograd.modes import state
 from tritorch.layout import strided as strided_layout
 from tritorch.memory_format import dense_strides
 from tritorch.shape import is_dense
-from tritorch.storage import Spread, Storage
+from tritorch.storage import Batched, Spread, Storage
 from tritorch.tensor import Leaf, Tensor, empty, strided
 
 accumulating = threading.RLock()                                         # two passes may meet at a leaf
@@ -47,7 +47,11 @@ class Part:
         side_by_side = _joined(self.shape, dim, pieces) if covers else None
         if side_by_side is not None:
             return side_by_side
-        out = empty(self.shape, self.dtype, pieces[0][0].device, self.strides, dense_strides)
+        of_sample = next((g for g, _, _ in pieces if type(g.storage) is Batched), None)
+        if of_sample is None:
+            out = empty(self.shape, self.dtype, pieces[0][0].device, self.strides, dense_strides)
+        else:
+            out = Batched.like(of_sample, self.shape, self.dtype, of_sample.device)
         if not covers:
             out.zero_()
         for g, d, start in pieces if apart else self.pieces:
@@ -217,13 +221,15 @@ def wanted_dtype(name):
     return dtype if dtype is edge[3].compute and dtype is not edge[3] else None
 
 
-def empty_alike(*tensors):
-    """Unset tensors in one memory, with the layout that `tensors` have in theirs; None unless these fill one, evenly interleaved."""
+def empty_alike(*tensors, g=None):
+    """Unset tensors in one memory, with the layout that `tensors` have in theirs; None unless these fill one, evenly interleaved. `g` is
+    the gradient that they will be made of."""
     order = sorted(tensors, key=lambda x: x.offset)
     first, step = order[0], order[1].offset - order[0].offset
     even = step and all(x.storage is first.storage and x.shape == first.shape and x.strides == first.strides and x.dtype is first.dtype
                         and x.offset == first.offset + k * step for k, x in enumerate(order))
     if not even or not is_dense((len(tensors), *first.shape), (step, *first.strides)):
         return None
-    memory = empty((len(tensors) * first.numel(),), first.dtype, first.device).storage
-    return [strided(memory, x.shape, x.strides, x.offset - first.offset, x.dtype) for x in tensors]
+    count, samples = (len(tensors) * first.numel(),), [x for x in (g, first) if x is not None and type(x.storage) is Batched]
+    memory = Batched.like(samples[0], count, first.dtype, first.device) if samples else empty(count, first.dtype, first.device)
+    return [strided(memory.storage, x.shape, x.strides, x.offset - first.offset, x.dtype) for x in tensors]

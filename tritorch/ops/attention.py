@@ -168,7 +168,7 @@ attention.impl("cuda", passes={"dropout": {1: int, 2: int}})(attention_cuda.forw
 @attention.grad("query", "key", "value")
 def attention_grad(g_out, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
     values = g_out, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base
-    together = None if state.grad else empty_alike(query, key, value)    # parts of one projection: their gradients are parts of one too
+    together = None if state.grad else empty_alike(query, key, value, g=g_out)         # parts of one projection, and so their gradients
     return attention_backward(*values) if together is None else attention_backward.into(together, *values)
 
 

@@ -6,9 +6,17 @@ from tritorch.dispatch import op
 from tritorch.errors import check
 from tritorch.ops.faults import fault_word
 from tritorch.ops.filling import filled
+from tritorch.storage import Batched
 
 K = kernels("indexing")
 TINY, HUGE = 5e-324, float(np.finfo(np.float64).max)                     # above zero, and not infinite
+
+
+def every(x):
+    """x itself; inside of vmap, where it is one sample, all of them. Checks look at it: a value that all have may be asked for."""
+    while type(x.storage) is Batched:
+        x = x.storage.level.whole(x.detach())
+    return x
 
 
 @op

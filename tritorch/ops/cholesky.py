@@ -8,6 +8,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import LinAlgError, check, sentence
 from tritorch.ops import copy, create
+from tritorch.ops.bounds import every
 from tritorch.ops.composite import composite
 from tritorch.ops.matrices import (
     block,
@@ -186,7 +187,7 @@ def cholesky_inverse(input, upper=False, *, out=None):
     tensor([[0.2500]])
     """
     check_matrices("cholesky_inverse", True, L=input)
-    if input.is_cpu and (input.detach().diagonal(0, -2, -1) == 0).any():
+    if input.is_cpu and (every(input.detach()).diagonal(0, -2, -1) == 0).any():
         raise LinAlgError(sentence("cholesky_inverse", "no zeros on the diagonal", "a factor that is singular"))
     lower = adjoint(input) if upper else input
     half = substitute(lower, create.eye(input.shape[-1], dtype=input.dtype, device=input.device), False, False)

@@ -6,6 +6,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, create, jacobi, slicing, view
+from tritorch.ops.bounds import every
 from tritorch.ops.complex import imag
 from tritorch.ops.extremes import amax
 from tritorch.ops.indexing import gather
@@ -108,7 +109,7 @@ def phase_free(name, turns):
     """Raise unless a loss does not change with the phases of eigenvectors or singular vectors, of which any will do: `turns` is how it
     does. Waits for the device."""
     with no_grad():
-        worst = amax(turns.abs()).item() if turns.numel() and not turns.is_meta else 0.0
+        worst = amax(every(turns).abs()).item() if turns.numel() and not turns.is_meta else 0.0
     check(not worst > PHASE, name, "a loss that does not depend on the phases of complex vectors", "one that does")
 
 

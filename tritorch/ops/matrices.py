@@ -5,6 +5,7 @@ import numpy as np
 
 from tritorch.dtype import types
 from tritorch.errors import LinAlgError, check, sentence, tensors
+from tritorch.ops.bounds import every
 from tritorch.ops.copy import broadcast_view, transfer
 from tritorch.ops.gemm import gemm
 from tritorch.precision import highest
@@ -32,7 +33,7 @@ def first_failure(info):
     """(the first nonzero number of `info`, " (batch element k)"), or (0, ""). Waits for the device; on meta nothing fails."""
     if info.is_meta:
         return 0, ""
-    codes = info.detach().cpu().array
+    codes = every(info.detach()).cpu().array
     failed = np.flatnonzero(codes)
     if not failed.size:
         return 0, ""

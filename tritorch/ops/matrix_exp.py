@@ -4,6 +4,7 @@ import math
 from tritorch.dtype import types
 from tritorch.errors import explained
 from tritorch.ops import compare, create
+from tritorch.ops.bounds import every
 from tritorch.ops.extremes import amax
 from tritorch.ops.matrices import check_matrices
 from tritorch.ops.precise_product import precise_product
@@ -30,12 +31,13 @@ def matrix_exp(input):
         return input.clone()
     size = amax(input.detach().abs().sum(-2), -1)
     steps = (size / RADIUS[input.dtype.to_real().itemsize]).log2().ceil().clamp(min=0)
-    most = 0 if steps.is_meta else steps.max().item()
+    all_steps = every(steps)
+    most = 0 if steps.is_meta or not all_steps.numel() else all_steps.max().item()
     most = int(most) if math.isfinite(most) else 0                       # numbers that are none stay so without being squared
     made = polynomial(input * (0.5 ** steps.clamp(max=most)).unsqueeze(-1).unsqueeze(-1))
     for k in range(most):
         squared = precise_product(made, made)
-        made = squared if steps.numel() == 1 else compare.where((steps > k).unsqueeze(-1).unsqueeze(-1), squared, made)
+        made = squared if all_steps.numel() == 1 else compare.where((steps > k).unsqueeze(-1).unsqueeze(-1), squared, made)
     return made
 
 
