@@ -32,7 +32,7 @@ def test_programs_are_many_kinds():
         program = Program(seed)
         program(*[x if d is None else x.select(d, 0) for x, d in zip(program.arguments(), program.dims)])
         names |= {name for name, _ in program.log}
-    assert len(names) == 10
+    assert len(names) == 11
 
 
 # ---------------------------------------------------------------- looking at samples

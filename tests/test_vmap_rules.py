@@ -1,4 +1,7 @@
 """vmap of functions and operators of the user's: autograd.Function, custom operators, and rules of both."""
+import gc
+import weakref
+
 import pytest
 from both import both
 from vmap_programs import by_loop, near, values
@@ -83,6 +86,47 @@ def test_functions_of_several_kinds():
         near(made, want)
         total = [sum(o.cos().sum() for o in (v if type(v) is tuple else (v,))) for v in (made, want)]
         near(torch.autograd.grad(total[0], [x, w]), torch.autograd.grad(total[1], [x, w]))
+
+
+class Exp(tritorch.autograd.Function):
+    """It saves what it returns."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = x.exp()
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+def test_functions_that_save_an_output():
+    torch, x, grad, vmap = tritorch, values(tritorch, 2, 3).requires_grad_(), tritorch.autograd.grad, tritorch.vmap
+    inner = lambda f: torch.func.grad(lambda r: f(r).sum())  # noqa: E731
+
+    def results(f):
+        (deep,) = grad(vmap(f)(x).sin().sum(), x, create_graph=True)
+        twice = vmap(lambda r: vmap(f)(r * 2))(x)
+        (deeper,) = grad(twice.sin().sum(), x, create_graph=True)
+        return (grad(deep.sin().sum(), x), grad(vmap(inner(f))(x).sin().sum(), x), deeper, grad(deeper.sin().sum(), x),
+                grad(vmap(vmap(inner(f)))(x.unsqueeze(-1)).sin().sum(), x), torch.func.hessian(lambda v: vmap(f)(v).sin().sum())(x.detach()))
+
+    near(results(Exp.apply), results(torch.exp))
+
+
+def test_they_die_by_reference_count():
+    x = values(tritorch, 2, 3).requires_grad_()
+    gc.collect()
+    gc.disable()
+    try:
+        y = tritorch.vmap(Exp.apply)(x * 1)
+        alive = weakref.ref(y.grad_fn)
+        del y
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 @both

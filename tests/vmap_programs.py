@@ -182,7 +182,25 @@ def join(x, values, rng):
                        lambda: x.repeat(*[2] * max(x.ndim, 1)), lambda: x.tril() if x.ndim > 1 else x))()
 
 
-STEPS = (elementwise, elementwise, two, two, comparison, reduction, view, view, product, write, fresh, index, join)
+def layer(x, values, rng):
+    x, functional = _floating(x), torch.nn.functional
+    if not x.ndim:
+        return functional.gelu(x)
+    n = x.shape[-1]
+    weights = _steps(torch.ones(3 * n, dtype=x.dtype)).reshape(3, n).cos()
+    images = x.reshape(1, -1, n) if rng.random() < 0.5 else x.unsqueeze(0).expand(2, *x.shape).reshape(2, -1, n)
+    return rng.choice((lambda: functional.linear(x, weights), lambda: functional.layer_norm(x, (n,), weights[0], weights[1]),
+                       lambda: functional.rms_norm(x, (n,)), lambda: functional.log_softmax(x, -1), lambda: functional.normalize(x, dim=0),
+                       lambda: functional.conv1d(images, weights.reshape(3, 1, n)[:, :, :1].expand(3, images.shape[1], 1)),
+                       lambda: functional.cross_entropy(x.reshape(-1, n), (x.reshape(-1, n)[:, 0] * 5).long().abs() % n),
+                       lambda: functional.mse_loss(x, x.flip(0)), lambda: functional.avg_pool1d(images, 1), lambda: functional.glu(images, 0)
+                       if len(images) == 2 else functional.silu(images), lambda: functional.scaled_dot_product_attention(images, images, images),
+                       lambda: functional.embedding((x * 3).long().abs() % 3, weights), lambda: functional.interpolate(images, scale_factor=2),
+                       lambda: torch.linalg.vector_norm(x, dim=-1), lambda: functional.pairwise_distance(x, x.roll(1, 0) + 1),
+                       lambda: functional.huber_loss(x, x * 0), lambda: torch.cdist(images, images + 1)))()
+
+
+STEPS = (elementwise, elementwise, two, two, comparison, reduction, view, view, product, write, fresh, index, join, layer)
 
 
 def run(seed):
@@ -203,6 +221,11 @@ def run(seed):
     _same(torch.vmap(counted, tuple(program.dims))(*arguments), want, seed, "values")
     assert len(calls) == 1, f"seed {seed}: {len(calls)} calls"
     _same(torch.vmap(inside, tuple(program.dims))(*arguments), _loop(inside, program.dims, arguments), seed, "gradients inside")
+    twice = [x if d is None else torch.stack([x, x * 0.5]) for x, d in zip(arguments, program.dims)]
+    above = tuple([None if d is None else 0 for d in program.dims])
+    below = [[x if d is None else x[k] for x, d in zip(twice, program.dims)] for k in range(2)]
+    made = torch.vmap(torch.vmap(program, tuple(program.dims)), above)(*twice)
+    _same(made, [torch.stack(pair) for pair in zip(*[_loop(program, program.dims, xs) for xs in below])], seed, "nested")
     outer = []
     for way in (lambda: torch.vmap(program, tuple(program.dims))(*leaves), lambda: _loop(program, program.dims, leaves)):
         leaves = [x.clone().requires_grad_() for x in arguments]

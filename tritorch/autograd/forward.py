@@ -11,6 +11,7 @@ from tritorch.autograd.engine import grad as differentiate
 from tritorch.autograd.graph import OpNode
 from tritorch.autograd.modes import state
 from tritorch.autograd.slices import CopySlices
+from tritorch.autograd.snapshot import carrying
 from tritorch.errors import check
 from tritorch.storage import Batched
 from tritorch.tensor import Tensor
@@ -88,10 +89,11 @@ class Level:
                 moved = transpose(function.apply, args, tangents)
         finally:
             state.interpreter = slot
-        for o, t in zip(outs, moved):
+        for k, (o, t) in enumerate(zip(outs, moved)):
             if t is not None and isinstance(o, Tensor):
                 check(t.shape == o.shape, function.__name__, f"a tangent of shape {o.shape} from jvp", t.shape)
                 self.give(o, t)
+                ctx.saved = ctx.saved and [carrying(packed, k, o._tangents) for packed in ctx.saved]
         return made
 
     def push(self, op, args, tangents, outs):

@@ -19,7 +19,7 @@ class FunctionCtx(graph.Node):
     """What `forward` leaves for `backward`: saved tensors and any attributes. It is the node of the graph itself."""
 
     __slots__ = ("saved", "function", "needs_input_grad", "frame", "__dict__")
-    _to_save, _dirty, _fixed, _materialize, _for_forward, _as_output = (), (), (), True, None, None
+    _to_save, _dirty, _fixed, _materialize, _for_forward, _as_output, _linked = (), (), (), True, None, None, None
 
     def __init__(self, function):
         self.function, self.saved, self.edges, self.needs_input_grad = function, None, (), ()
@@ -65,7 +65,11 @@ class FunctionCtx(graph.Node):
             raise GradientError(f"{self.name()}: expected saved tensors that are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
         values = [restore(self, v, k) for k, v in enumerate(self.saved)]
-        return tuple([self._as_output(v) if self._as_output and v is not None and v.node is self else v for v in values])
+        for k, v in enumerate(values):
+            if v is not None and v.node is self:
+                v = v if self._linked is None else self._linked(v)
+                values[k] = self._as_output(v) if self._as_output else v
+        return tuple(values)
 
     def release(self):
         if self.saved:
@@ -176,9 +180,9 @@ class Function:
         _check_dirty(ctx, args, outs)
         outs = [_as_output(ctx, o, args) for o in outs]
         if state.grad and any(ctx.needs_input_grad):
+            _record(ctx, args, outs)
             if Batched.around and by_rule is None:
                 Batched.around(ctx, args, outs)
-            _record(ctx, args, outs)
         ctx._to_save = ctx._dirty = ctx._fixed = ()
         return tuple(outs) if isinstance(made, tuple) else outs[0], ctx
 

@@ -1,6 +1,8 @@
 """Functions with a gradient or a rule of the user's inside of vmap: autograd.Function, and custom operators."""
 from collections import namedtuple
 from contextlib import contextmanager
+from functools import partial
+from weakref import ref
 
 from tritorch.autograd import slices
 from tritorch.autograd.function import Function
@@ -17,6 +19,8 @@ VmapInfo = namedtuple("VmapInfo", "batch_size randomness")
 
 def level_of(tree):
     """The innermost call of vmap of whose samples there are tensors in a tree; None without one."""
+    if state.interpreter is None:
+        return None
     here, found = {x.storage.level for x in tree_leaves(tree) if isinstance(x, Tensor) and type(x.storage) is Batched}, state.interpreter
     while here and found is not None:
         if found in here:
@@ -74,10 +78,10 @@ class OfAll(Node):
     """What an autograd.Function that was called with samples is in the graph around: its backward runs for all of them, inside of the vmap
     that called it, as what it has saved are samples."""
 
-    __slots__ = ("level", "node", "args", "_dirty", "_fixed")
+    __slots__ = ("level", "node", "args", "_dirty", "_fixed", "_linked")
 
     def __init__(self, level, node, args, outs):
-        self.level, self.node, self.seq, self.outputs = level, node, next_seq(), len(outs)
+        self.level, self.node, self.seq, self.outputs, self._linked = level, node, next_seq(), len(outs), None
         self.hooks = self.trace = self.shapes = self.streams = None
         self.edges, self.args = [], []
         for a in args:
@@ -107,12 +111,26 @@ class OfAll(Node):
         return [(self.edges[k], g if self.args[k][1] else g.sum(0)) for k, g in wholes]
 
 
+def linked(around_node, x):
+    """A saved output of a call of an autograd.Function with its history in the graph around. It was saved before it had one, so that the
+    node is not kept alive by what it has saved."""
+    seen = around_node()
+    if seen is None:
+        return x
+    whole = seen.level.whole(x)
+    whole.node, whole.index = seen, x.index
+    out = seen.level.sample(whole if seen._linked is None else seen._linked(whole))
+    out.node, out.index, out._tangents = x.node, x.index, x._tangents
+    return out
+
+
 def around(node, args, outs):
-    """Have the node of a call of an autograd.Function with samples, which is about to be their history, in the graph around, too."""
+    """Have the node of a call of an autograd.Function with samples, which is their history, in the graph around, too."""
     level = level_of(args)
     if level is None or not any(isinstance(a, Tensor) and a.requires_grad for a in args):
         return
     seen, wholes = OfAll(level, node, args, outs), []
+    node._linked = partial(linked, ref(seen))
     for k, o in enumerate(outs):
         if not isinstance(o, Tensor):
             wholes.append(o)
