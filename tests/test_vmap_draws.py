@@ -30,7 +30,7 @@ PROGRAMS = {
     "binomial": lambda x: torch.binomial(x * 30, x), "poisson of one": lambda x: torch.poisson(CHANCES * 9),
     "gamma": lambda x: torch._standard_gamma(x), "dirichlet": lambda x: torch._sample_dirichlet(x),
     "places": lambda x: x[:, torch.randperm(50)], "gradient": torch.func.grad(lambda x: (F.dropout(x) * x).sum()),
-    "hessian": lambda x: torch.func.hessian(lambda v: (F.dropout(v) ** 3).sum())(x[0, :5]),
+    "hessian": lambda x: torch.func.jacfwd(torch.func.jacrev(lambda v: (F.dropout(v) ** 3).sum()), randomness="same")(x[0, :5]),
 }
 
 

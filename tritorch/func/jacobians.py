@@ -143,7 +143,8 @@ def by_columns(func, given, has_aux=False, randomness="error", single=False):
 
 
 def hessian(func, argnums=0):
-    """A function that returns the second derivatives of a scalar function: forward over reverse.
+    """A function that returns the second derivatives of a scalar function: forward over reverse. A function that draws random numbers
+    wants `jacfwd(jacrev(func), randomness="same")`.
 
     >>> import tritorch as torch
     >>> torch.func.hessian(lambda x: (x ** 3).sum())(torch.tensor([1.0, 2.0]))

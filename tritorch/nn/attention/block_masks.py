@@ -51,12 +51,12 @@ def everywhere(mod, places, score=None):
     """What a function of (score,) batch, head, row and key says of all of them, (B, H, Q, K): `places` are their numbers.
 
     It is called once, with tensors that are broadcast, if that gives what it says of single places, at some of which one looks when a
-    function is met the first time. If not, it is called for each batch and head (`bias[h][q - k]`), or for each row too (`table[q][k]`),
-    or at last for every place (`if q > 3`), which takes as long as a loop does.
+    function is met the first time. If not, `vmap` calls it for batches and heads (`bias[h][q - k]`), or for rows too (`table[q][k]`),
+    or at last for every place, which is always right, and for `if q > 3` takes as long as a loop does.
     """
     looped = _met(mod)
     if looped is not None or cuda.is_current_stream_capturing():         # then nobody may look
-        return _over(mod, looped or 0, places, score)
+        return _over(mod, 4 if looped is None else looped, places, score)
     _settle(places)                                                      # a wrong index of an earlier call is that one's
     for looped in (0, 2, 3):
         try:
