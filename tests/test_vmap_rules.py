@@ -111,7 +111,8 @@ def test_functions_that_save_an_output():
         twice = vmap(lambda r: vmap(f)(r * 2))(x)
         (deeper,) = grad(twice.sin().sum(), x, create_graph=True)
         return (grad(deep.sin().sum(), x), grad(vmap(inner(f))(x).sin().sum(), x), deeper, grad(deeper.sin().sum(), x),
-                grad(vmap(vmap(inner(f)))(x.unsqueeze(-1)).sin().sum(), x), torch.func.hessian(lambda v: vmap(f)(v).sin().sum())(x.detach()))
+                grad(vmap(vmap(inner(f)))(x.unsqueeze(-1)).sin().sum(), x),
+                torch.func.hessian(lambda v: vmap(f)(v).sin().sum())(x.detach()))
 
     near(results(Exp.apply), results(torch.exp))
 

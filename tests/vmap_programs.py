@@ -193,9 +193,11 @@ def layer(x, values, rng):
                        lambda: functional.rms_norm(x, (n,)), lambda: functional.log_softmax(x, -1), lambda: functional.normalize(x, dim=0),
                        lambda: functional.conv1d(images, weights.reshape(3, 1, n)[:, :, :1].expand(3, images.shape[1], 1)),
                        lambda: functional.cross_entropy(x.reshape(-1, n), (x.reshape(-1, n)[:, 0] * 5).long().abs() % n),
-                       lambda: functional.mse_loss(x, x.flip(0)), lambda: functional.avg_pool1d(images, 1), lambda: functional.glu(images, 0)
-                       if len(images) == 2 else functional.silu(images), lambda: functional.scaled_dot_product_attention(images, images, images),
-                       lambda: functional.embedding((x * 3).long().abs() % 3, weights), lambda: functional.interpolate(images, scale_factor=2),
+                       lambda: functional.mse_loss(x, x.flip(0)), lambda: functional.avg_pool1d(images, 1),
+                       lambda: functional.glu(images, 0) if len(images) == 2 else functional.silu(images),
+                       lambda: functional.scaled_dot_product_attention(images, images, images),
+                       lambda: functional.embedding((x * 3).long().abs() % 3, weights),
+                       lambda: functional.interpolate(images, scale_factor=2),
                        lambda: torch.linalg.vector_norm(x, dim=-1), lambda: functional.pairwise_distance(x, x.roll(1, 0) + 1),
                        lambda: functional.huber_loss(x, x * 0), lambda: torch.cdist(images, images + 1)))()
 
