@@ -19,7 +19,7 @@ def products(call):
     a, b = call.args
     if call.where == [True, False] and len(b.shape) == 2:
         return call.run(a, b)
-    if call.where == [False, True] and len(a.shape) == 2 and b.ndim == 3 and (b.shape[-1] == 1 or b.mT.is_contiguous()):
+    if call.where == [False, True] and len(a.shape) == 2 and b.ndim == 3 and b.shape[-1] == 1:       # vectors: rows of one matrix
         return call.op(b.mT, a.mT).mT
     return call.run(*aligned(call, *call.op.names))
 
@@ -100,7 +100,7 @@ def _pairs(call, *names):
 def affine(size, promise, input, weight, bias=(None, False)):
     """`linear` of all samples, from (tensor, whether it differs from sample to sample)."""
     (shape, dtype), (x, differs), (w, turns), (b, own) = promise[:2], input, weight, bias
-    if turns and not differs and (b is None or b.shape[own:] == shape[-1:]):         # one product of more columns
+    if turns and not differs and prod(shape[:-1]) == 1 and (b is None or b.shape[own:] == shape[-1:]):   # one product of more columns
         b = b if b is None else (b if own else repeated(b, size)).reshape(size * shape[-1])
         return unfold(linear(x, fold(w), b), size, shape, len(shape) - 1)
     if turns:
