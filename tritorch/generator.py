@@ -23,12 +23,32 @@ DEFAULT_SEED = 67280421310721                  # the seed of a fresh Generator, 
 
 
 class _Drawing(threading.local):
-    """What this thread draws: numbers for so many `samples` of a vmap at once; 0 where it may draw none."""
+    """What this thread draws: numbers for so many `samples` at once, 0 where it may draw none, which differ from sample to sample in these
+    `levels`, calls of vmap."""
 
-    samples = 1
+    samples, levels = 1, ()
 
 
 drawing = _Drawing()
+
+
+class Offset(int):
+    """An offset from which on there are numbers for all samples of these `levels`, calls of vmap."""
+
+    levels = ()
+
+    def outside(self, level):
+        """The same for tensors that have the samples of this level in them."""
+        return offset_for(int(self), [one for one in self.levels if one is not level])
+
+
+def offset_for(number, levels):
+    """An offset with these levels."""
+    if not levels:
+        return number
+    out = Offset(number)
+    out.levels = tuple(levels)
+    return out
 
 
 class Generator:
@@ -106,7 +126,11 @@ class Generator:
         """
         if drawing.samples != 1:
             check(drawing.samples, "vmap", "no random operator where randomness is 'error'", "one", use="randomness='same' or 'different'")
-            counters *= drawing.samples
+            seed, offset, base = self._taken(counters * drawing.samples)
+            return seed, offset_for(offset, drawing.levels), base
+        return self._taken(counters)
+
+    def _taken(self, counters):
         here = self._recording()
         if here is not None:
             return here.take(counters)

@@ -17,6 +17,7 @@ from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import current as current_trace
 from tritorch.cuda.trace import traces
 from tritorch.device import cpu, meta
+from tritorch.shape import extent
 
 streams = import_module("tritorch.cuda.stream")  # tritorch.cuda.stream is the function of that name
 _UINT8 = np.dtype(np.uint8)
@@ -212,7 +213,10 @@ def batched(whole, level):
     """The memory of a sample of `whole`."""
     out, home = Batched(), whole.storage
     out.whole, out.level, out.device, out._bytes, out.version = whole, level, home.device, None, 0
-    out.nbytes = home.nbytes - (whole.shape[0] - 1) * whole.strides[0] * whole.dtype.itemsize if whole.shape[0] else 0
+    if whole.shape[0]:
+        out.nbytes = home.nbytes - (whole.shape[0] - 1) * whole.strides[0] * whole.dtype.itemsize
+    else:                                                                # as much as one would have
+        out.nbytes = (whole.offset + extent(whole.shape[1:], whole.strides[1:])) * whole.dtype.itemsize
     return out
 
 

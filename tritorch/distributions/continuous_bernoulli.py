@@ -6,6 +6,7 @@ from tritorch.distributions.exp_family import ExponentialFamily
 from tritorch.distributions.parameters import Either, broadcast_all, clamp_probs, lazy_property
 from tritorch.errors import check
 from tritorch.nn.functional import binary_cross_entropy_with_logits
+from tritorch.ops.bounds import every
 from tritorch.ops.compare import where
 from tritorch.ops.random import rand
 
@@ -27,7 +28,7 @@ class ContinuousBernoulli(Either, ExponentialFamily):
         self._lims = lims
         if probs is not None:
             if validate_args and self.probs.device.type == "cpu":        # unless asked, what lies outside is moved inside, as in PyTorch
-                check(bool(constraints.unit_interval.check(self.probs.detach()).all()), "ContinuousBernoulli", "probs in [0, 1]",
+                check(bool(every(constraints.unit_interval.check(self.probs.detach())).all()), "ContinuousBernoulli", "probs in [0, 1]",
                       self.probs.detach(), error=ValueError)
             self.probs = clamp_probs(self.probs)
         super().__init__(self._param.shape, validate_args=validate_args)

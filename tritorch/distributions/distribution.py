@@ -5,6 +5,7 @@ from tritorch.autograd import no_grad
 from tritorch.distributions import constraints
 from tritorch.distributions.parameters import lazy_property
 from tritorch.errors import check, sentence
+from tritorch.ops.bounds import every
 from tritorch.shape import Size
 from tritorch.tensor import Tensor
 
@@ -154,7 +155,7 @@ def _holds(constraint, value):
     """Whether a value is valid, if it is on the CPU or no tensor."""
     if not isinstance(value, Tensor):
         return bool(constraint.check(value))
-    return value.device.type != "cpu" or bool(constraint.check(value.detach()).all())
+    return value.device.type != "cpu" or bool(every(constraint.check(value.detach())).all())
 
 
 def _shown(value):

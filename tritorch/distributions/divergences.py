@@ -26,6 +26,7 @@ from tritorch.distributions.transformed_distribution import TransformedDistribut
 from tritorch.distributions.uniform import Uniform
 from tritorch.errors import check
 from tritorch.nn.functional import softplus
+from tritorch.ops.bounds import every
 from tritorch.ops.compare import where
 
 
@@ -108,8 +109,8 @@ def _bernoulli(p, q):
 def _binomial(p, q):
     p_counts, q_counts = p.total_count, q.total_count
     if p_counts.device.type == "cpu":
-        check(not bool((p_counts < q_counts).any()), "kl_divergence", "no larger total_count in q", (p_counts.detach(), q_counts.detach()),
-              error=NotImplementedError)
+        larger = bool(every(p_counts < q_counts).any())
+        check(not larger, "kl_divergence", "no larger total_count in q", (p_counts.detach(), q_counts.detach()), error=NotImplementedError)
     found = p_counts * (p.probs * (p.logits - q.logits) + (-p.probs).log1p() - (-q.probs).log1p())
     return where(p_counts > q_counts, math.inf, found)
 

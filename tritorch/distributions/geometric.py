@@ -5,6 +5,7 @@ from tritorch.distributions.parameters import Either, broadcast_all
 from tritorch.dtype import finfo
 from tritorch.errors import check
 from tritorch.nn.functional import binary_cross_entropy_with_logits
+from tritorch.ops.bounds import every
 from tritorch.ops.create import zeros_like
 from tritorch.tensor import empty
 
@@ -23,7 +24,7 @@ class Geometric(Either, Distribution):
         self._take(probs, logits)
         super().__init__(self._param.shape, validate_args=validate_args)
         if self._validate_args and probs is not None and self.probs.device.type == "cpu":
-            check(bool((self.probs > 0).all()), "Geometric", "positive probs", self.probs.detach(), error=ValueError)
+            check(bool(every(self.probs > 0).all()), "Geometric", "positive probs", self.probs.detach(), error=ValueError)
 
     mean = property(lambda self: 1 / self.probs - 1, doc="1/p - 1.")
     mode = property(lambda self: zeros_like(self.probs), doc="0.")

@@ -10,6 +10,7 @@ from tritorch.distributions.multivariate_normal import OfCovariance
 from tritorch.dtype import finfo
 from tritorch.errors import check
 from tritorch.linalg import slogdet
+from tritorch.ops.bounds import every
 from tritorch.ops.cholesky import cholesky_solve
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange, full
@@ -39,8 +40,8 @@ class Wishart(OfCovariance, ExponentialFamily):
         self._batch_shape, p = broadcast_shapes(matrix.shape[:-2], df.shape), matrix.shape[-1]
         self.df = df.expand(self._batch_shape)
         if df.device.type == "cpu":
-            check(not bool((df <= p - 1).any()), "Wishart", f"df above {p - 1}", df.detach(), error=ValueError)
-            if bool((df < p).any()):
+            check(not bool(every(df <= p - 1).any()), "Wishart", f"df above {p - 1}", df.detach(), error=ValueError)
+            if bool(every(df < p).any()):
                 warnings.warn(f"Wishart: samples for df < {p} are nearly singular", stacklevel=2)
         self._keep(name, matrix)
         super().__init__(self._batch_shape, matrix.shape[-2:], validate_args)

@@ -9,6 +9,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, tensors
 from tritorch.ops import compare, create, shaping
+from tritorch.ops.bounds import every
 from tritorch.ops.composite import composite
 from tritorch.ops.faults import fault_word
 from tritorch.ops.indexing import finish, in_order
@@ -211,20 +212,20 @@ ctc_rows.formula(ctc_formula)
 
 # ------------------------------------------------------------------ the public function
 def host_lengths(name, lengths, n, most):
-    """Lengths as an array, if the host has them without waiting for a device."""
+    """Lengths as an array, if the host has them without waiting for a device and they are the same for all samples of vmap."""
     if isinstance(lengths, Tensor):
         check(lengths.dtype.category == 1, NAME, f"whole numbers as {name}", lengths.dtype)
         check(lengths.numel() == n, NAME, f"{name} for {n} samples", lengths.numel())
         if lengths.device.type != "cpu":
             return None
-        found = lengths.array.reshape(-1).astype(np.int64)
+        found = every(lengths).array.reshape(-1).astype(np.int64)
     else:
         check(isinstance(lengths, (tuple, list)), NAME, f"a tensor or a tuple as {name}", type(lengths).__name__, error=TypeError)
         check(len(lengths) == n, NAME, f"{name} for {n} samples", len(lengths))
         found = np.array(lengths, np.int64).reshape(-1)
     check(bool((found >= 0).all()), NAME, f"{name} of at least 0", found)
     check(most is None or bool((found <= most).all()), NAME, f"{name} of at most {most}", found)
-    return found
+    return found if len(found) == n else None
 
 
 def on_device(lengths, found, device):

@@ -11,6 +11,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, explained
 from tritorch.memory_format import elementwise as in_order
+from tritorch.ops.bounds import every
 from tritorch.ops.normalize import scalar
 from tritorch.shape import cdiv, is_dense
 from tritorch.tensor import Tensor, empty
@@ -191,9 +192,10 @@ def fake_quantize_per_channel_affine(input, scale, zero_point, axis, quant_min, 
     check(axis < input.ndim, NAME, f"an axis below {input.ndim}", axis, error=IndexError)
     check(axis >= 0, NAME, "an axis of at least 0", axis)
     _fixed(scale, zero_point)
-    if zero_point.dtype is types.int32 and zero_point.device.type == "cpu" and zero_point.numel():
-        check(quant_min <= zero_point.array.min() and zero_point.array.max() <= quant_max, NAME,
-              "zero points from quant_min to quant_max", zero_point.tolist())
+    points = every(zero_point)
+    if points.dtype is types.int32 and points.device.type == "cpu" and points.numel():
+        check(quant_min <= points.array.min() and points.array.max() <= quant_max, NAME,
+              "zero points from quant_min to quant_max", points.tolist())
     return _quantized(input, scale, zero_point, axis, quant_min, quant_max)
 
 

@@ -8,6 +8,7 @@ from tritorch.autograd.places import stacklevel
 from tritorch.dtype import types
 from tritorch.errors import answered, check, sentence
 from tritorch.ops import copy, create, picking, put, slicing, view
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor
 
 PLAIN = {int, bool, slice, type(None), type(Ellipsis)}                   # what stands in a key as it is
@@ -93,7 +94,7 @@ def resolve(input, key, value=None):
     if used > len(input.shape):
         raise IndexError(sentence("index", f"at most {len(input.shape)} indices for shape {input.shape}", used))
     check(ellipses < 2, "index", "at most one Ellipsis", "more", error=IndexError)
-    out, picks, dim = input, {}, 0
+    out, picks, numbers, dim = input, {}, [], 0
     for k in items:
         if k is Ellipsis:
             dim += len(input.shape) - used
@@ -114,10 +115,24 @@ def resolve(input, key, value=None):
                 picks[dim + d] = _near(places, input.device)
             dim += k.dim()
         else:
+            if not k.shape:
+                numbers.append(dim)
             picks[dim], dim = _near(k, input.device), dim + 1
     if not picks:
         return out, None
+    if numbers and len(numbers) < len(picks):
+        return _neighbours(out, picks, numbers)
     return out, tuple([picks.get(d) for d in range(len(out.shape))])
+
+
+def _neighbours(out, picks, numbers):
+    """The dims at which samples of vmap have a number each, which selects as one that all have, moved to the first of the other picked
+    ones: so these are neighbours if they were but for such dims."""
+    first = min([d for d in picks if d not in numbers])
+    order = [d for d in range(len(out.shape)) if d not in numbers]
+    place = order.index(first)
+    order = [*order[:place], *numbers, *order[place:]]
+    return view.permute_dims(out, order), tuple([picks.get(d) for d in order])
 
 
 def _near(k, device):
@@ -136,8 +151,8 @@ def _as_index(k, device):
             if k.dtype is types.uint8:
                 warnings.warn("indexing with uint8 is deprecated: use a mask of bools, or indices of int64", stacklevel=stacklevel())
             return k.to(types.bool) if k.shape else bool(k.item())
-        if not k.shape and not k.dtype.is_floating_point:                # a view, as with a Python number
-            return int(k.item())
+        if not k.shape and not k.dtype.is_floating_point and type(k.storage) is not Batched:
+            return int(k.item())                                         # a view, as with a Python number
         check(not k.dtype.is_floating_point, "index", "tensors of integers or bools", k.dtype, error=IndexError)
         return k
     if isinstance(k, np.bool_):

@@ -5,6 +5,7 @@ from tritorch.autograd.places import stacklevel
 from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
 from tritorch.ops import loss_terms
+from tritorch.ops.bounds import every
 from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, unfit, weighted_mean
 from tritorch.ops.distances import loss_of_all
@@ -109,7 +110,7 @@ def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=N
     check(input.shape == target.shape, name, f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
     check(input.dtype is target.dtype, name, "input and target of one dtype", input.dtype, target.dtype)
     check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype, error=NotImplementedError)
-    for x in (input, target):
+    for x in map(every, (input, target)):
         if x.device.type == "cpu" and x.numel():
             check(0 <= x.array.min() and x.array.max() <= 1, name, "probabilities from 0 to 1", "others")
     return _weighted("chances", input, target, weight, legacy_reduction(size_average, reduce, reduction))

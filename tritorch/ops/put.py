@@ -7,13 +7,26 @@ from tritorch.dtype import types
 from tritorch.errors import check, refuse_misuse, sentence
 from tritorch.memory_format import contiguous_format, dense_strides
 from tritorch.ops import compare, copy, create, view
+from tritorch.ops.bounds import every
 from tritorch.ops.copy import transfer
 from tritorch.ops.faults import fault_word
-from tritorch.ops.indexing import K, add_slices, check_index, check_long, check_range, finish, in_order, linear_places, write_rows
+from tritorch.ops.indexing import (
+    K,
+    add_slices,
+    check_index,
+    check_long,
+    check_range,
+    finish,
+    in_order,
+    index_select,
+    linear_places,
+    write_rows,
+)
 from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse
 from tritorch.pairs import OWN, check_number
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor, empty
 
 
@@ -291,10 +304,22 @@ def masked_scatter(input, mask, source, *, out=None):
     check(source.dtype is input.dtype, "masked_scatter", f"a source of {input.dtype}", source.dtype)
     shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
     input, mask = view.expand_to(input, shape), view.expand_to(mask, shape)
+    if type(mask.storage) is Batched and source.numel():                 # no index of one length for all samples of vmap
+        made = _in_turn(input, mask, source)
+        return made if out is None else copy.copy_(out, made)
     places, = mask_to_indices(mask.reshape(-1), (mask.numel(),), source.numel())
     check(source.numel() >= places.numel(), "masked_scatter", f"a source of at least {places.numel()} elements", source.numel())
     made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()], False).reshape(input.shape)
     return made if out is None else copy.copy_(out, made)
+
+
+def _in_turn(input, mask, source):
+    """masked_scatter by the running number of places where the mask holds."""
+    turn = view.reshape(mask, -1).cumsum(0) - 1
+    count = every(turn).amax().item() + 1 if turn.numel() and every(turn).numel() else 0
+    check(source.numel() >= count, "masked_scatter", f"a source of at least {count} elements", source.numel())
+    picked = index_select(view.reshape(source, -1), 0, compare.clamp(turn, min=0))
+    return compare.choose(mask, view.reshape(picked, mask.shape), input)
 
 
 # ------------------------------------------------------------------ single places

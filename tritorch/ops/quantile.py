@@ -4,6 +4,7 @@ import math
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
+from tritorch.ops.bounds import every
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.extremes import lowest
 from tritorch.ops.lerp import lerp
@@ -82,7 +83,7 @@ def _quantile(name, input, q, dim, keepdim, interpolation):
     single = not isinstance(q, Tensor) or not q.shape
     check(not isinstance(q, Tensor) or q.dtype is input.dtype, name, f"q of {input.dtype}", getattr(q, "dtype", None))
     q = q if isinstance(q, Tensor) else create.tensor(q, dtype=input.dtype, device=input.device)
-    check(q.is_meta or bool(((q >= 0) & (q <= 1)).all().item()), name, "q between 0 and 1", q)
+    check(q.is_meta or bool(every((q >= 0) & (q <= 1)).all()), name, "q between 0 and 1", q)
     ndim = len(input.shape)
     d = 0 if dim is None else wrap_dim(dim, ndim, name)
     rows = sort(view.reshape(input, -1) if dim is None or not ndim else view.movedim(input, d, -1), -1).values

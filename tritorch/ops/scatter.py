@@ -5,6 +5,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
+from tritorch.ops.bounds import every
 from tritorch.ops.copy import transfer
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.indexing import (
@@ -300,6 +301,6 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True, out=No
     check(source.shape == want or not input.shape and source.numel() == index.numel(), "index_reduce", f"a source of shape {want}",
           source.shape)
     if index.device.type == "cpu":
-        check_range("index_reduce", index.array, input.shape[d] if input.shape else 1)
+        check_range("index_reduce", every(index).array, input.shape[d] if input.shape else 1)
     places = index.reshape([-1 if k == d else 1 for k in range(len(source.shape))]).expand(source.shape)
     return scatter_reduce(input, dim, places, source, reduce, include_self=include_self, out=out)

@@ -4,6 +4,7 @@ import math
 from tritorch.dtype import types
 from tritorch.errors import check, explained
 from tritorch.ops import compare, copy, create, slicing
+from tritorch.ops.bounds import every
 from tritorch.ops.scatter import index_reduce
 from tritorch.ops.sorting import searchsorted
 from tritorch.shape import prod, wrap_dim
@@ -50,8 +51,8 @@ def _ends(lengths, n, unsafe):
     if not unsafe:
         check(lengths.numel() > 0, NAME, "at least one length", 0)
     if not (unsafe or lengths.is_meta):
-        check(bool((lengths >= 0).all().item()), NAME, "lengths that are not negative", lengths)
-        check(bool((lengths.sum(-1) == n).all().item()), NAME, f"lengths that sum to {n} in every row", lengths)
+        check(bool(every(lengths >= 0).all()), NAME, "lengths that are not negative", lengths)
+        check(bool(every(lengths.sum(-1) == n).all()), NAME, f"lengths that sum to {n} in every row", lengths)
     ends = lengths.cumsum(-1)
     return ends - lengths, ends
 

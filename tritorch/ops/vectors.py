@@ -6,6 +6,7 @@ import numpy as np
 from tritorch.dtype import types
 from tritorch.errors import check, tensors
 from tritorch.ops import copy, create, slicing, view
+from tritorch.ops.bounds import every
 from tritorch.ops.complex import complex
 from tritorch.ops.distances import distances
 from tritorch.ops.shaping import diff, meshgrid, stack
@@ -94,14 +95,14 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
             check(w.shape == rows.shape[1:], "cov", f"{rows.shape[1]} weights", w.shape)
             check(w is aweights or not w.dtype.has_gradients, "cov", "fweights that are whole numbers", w.dtype)
             check(w is fweights or w.dtype.is_floating_point, "cov", "aweights of a floating dtype", w.dtype)
-            check(not (w < 0).any().item(), "cov", "weights that are not negative", w)
+            check(not every(w < 0).any().item(), "cov", "weights that are not negative", w)
             weights = w if weights is None else weights * w
     if weights is None:
         total, centred = rows.shape[1], rows - rows.mean(1, True)
         weighted, loss = centred, correction
     else:
         total = weights.sum()
-        check(total.item() != 0, "cov", "weights that do not sum to zero", weights)
+        check(bool(every(total != 0).all()), "cov", "weights that do not sum to zero", weights)
         centred = rows - (rows * weights).sum(1, True) / total
         weighted = centred * weights
         loss = correction if aweights is None else correction * (weights * aweights).sum() / total

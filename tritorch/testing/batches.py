@@ -18,7 +18,7 @@ def check_batches(op, where):
     for draws in zip(*[samples_of(op, seed=seed) for seed in range(SIZE)]):
         if not tensors_in(draws[0]):
             continue
-        draws = [[a.to(where) if hasattr(a, "to") and hasattr(a, "shape") else a for a in args] for args in draws]
+        draws = [[_moved(a, where) for a in args] for args in draws]
         spots = [(k, j) for k, j, _ in places(draws[0])]
         rows = [[x.detach() for _, _, x in places(args)] for args in draws]
         if any(x.shape != y.shape or x.dtype is not y.dtype for row in rows for x, y in zip(row, rows[0])):
@@ -26,6 +26,13 @@ def check_batches(op, where):
         choices = [range(len(spots))] + ([[k] for k in range(len(spots))] if len(spots) > 1 else [])
         for mapped in choices:
             _check(op, draws[0], spots, rows, mapped)
+
+
+def _moved(a, where):
+    """An argument of a card on a device, also the tensors in a tuple."""
+    if type(a) in (tuple, list):
+        return type(a)([_moved(v, where) for v in a])
+    return a.to(where) if hasattr(a, "to") and hasattr(a, "shape") else a
 
 
 def _check(op, args, spots, rows, mapped):

@@ -4,17 +4,19 @@ A rule is a function of a `Call`. It calls the operator, or others, with the ten
 their first dims: a tensor, or a tuple of them.
 """
 from tritorch.errors import check
+from tritorch.generator import Offset
 from tritorch.ops.shaping import stack
 from tritorch.storage import Batched, SampleBySample
 from tritorch.tensor import Tensor
 
 rules = {}                                                               # by the names of operators
+each_its_own, all_the_same = {}, {}                                      # the same of random ones: which numbers samples get
 
 
-def rule(*names):
+def rule(*names, table=rules):
     """Decorator: the rule of these operators."""
     def verb(fn):
-        rules.update(dict.fromkeys(names, fn))
+        table.update(dict.fromkeys(names, fn))
         return fn
 
     return verb
@@ -34,6 +36,9 @@ class Call:
             if type(a) in (tuple, list):
                 self.args.append(type(a)([level.whole(v) if level.has(v) else v for v in a]))
                 self.where.append([level.has(v) for v in a])
+            elif type(a) is Offset:
+                self.args.append(a.outside(level))
+                self.where.append(False)
             else:
                 self.args.append(a if not level.has(a) else targets[id(a)] if id(a) in targets else level.whole(a))
                 self.where.append(level.has(a))
@@ -80,7 +85,8 @@ class Call:
 def each(call):
     """Sample after sample."""
     check(call.size, "vmap", f"a rule of {call.op.__name__} for no samples", "none")
-    if call.level.randomness == "different" and ("seed" in call.op.names or "dropout" in call.op.names and call["dropout"]):
+    if "seed" in call.op.names and call.level.draws(call.op, call.given) or (
+            call.level.randomness == "different" and "dropout" in call.op.names and call["dropout"]):
         raise SampleBySample
     rows = [call.op(*[_sample(a, w, k) for a, w in zip(call.args, call.where)]) for k in range(call.size)]
     if len(call.op.returns) == 1:

@@ -26,6 +26,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
 from tritorch.func.batching.calls import Call, is_batched, rules
 from tritorch.generator import drawing
 from tritorch.ops import create
+from tritorch.ops.complex import view_as_real
 from tritorch.ops.copy import copy_to
 from tritorch.shape import extent, layout
 from tritorch.storage import Batched, SampleBySample, batched
@@ -53,13 +54,16 @@ class Level(Interpreter):
         self.place, self.outer = place, getattr(*place)
         setattr(*place, self)
         modes.interpreted = True
-        self.works, self.drawn = True, drawing.samples
+        self.works, self.drawing = True, (drawing.samples, drawing.levels)
         create.newborn.append(self.made_here)
-        drawing.samples = {"error": 0, "same": drawing.samples, "different": drawing.samples * self.size}[self.randomness]
+        if self.randomness == "different" and self.size > 1:
+            drawing.samples, drawing.levels = drawing.samples * self.size, (*drawing.levels, self)
+        elif self.randomness == "error":
+            drawing.samples = 0
         return self
 
     def __exit__(self, *exception):
-        drawing.samples, self.works = self.drawn, False
+        (drawing.samples, drawing.levels), self.works = self.drawing, False
         create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
         setattr(*self.place, self.outer)
 
@@ -104,8 +108,12 @@ class Level(Interpreter):
                 return kept
             if root.shape == shape and root.strides == strides and root.offset == x.offset and root.dtype is x.dtype:
                 return root
+            if root.dtype.is_complex and x.dtype is root.dtype.to_real():
+                root = view_as_real(root)
             if root.dtype is not x.dtype:
-                raise SampleBySample
+                if not root.dtype.is_complex or root.dtype.to_real() is not x.dtype:
+                    raise SampleBySample
+                root = view_as_real(root)
             return root.as_strided(shape, strides, x.offset)
         return strided(root.storage, shape, strides, x.offset, x.dtype)
 
@@ -125,10 +133,10 @@ class Level(Interpreter):
 
     def alike(self, op, args, out, written):
         """A call that is the same for all samples, but for what is drawn."""
-        if self.randomness == "different" and "seed" in getattr(op, "names", ()):
-            if out is not None or op.names[0] != "shape":
+        if "seed" in getattr(op, "names", ()) and self.draws(op, args):
+            if op.__name__ not in calls.each_its_own:
                 raise SampleBySample
-            return self.sample(op((self.size, *args[0]), *args[1:]))
+            return self.call(op, args) if out is None else self.write(op, args, out, written)
         for o in written:
             if o.storage not in self.made_here and any(o is a for a in args) and op.__name__ not in ("fill", "assign"):
                 self.changed = op.__name__
@@ -145,7 +153,12 @@ class Level(Interpreter):
                 f"({self.changed}), got one that does; use torch.where in the place of what depends on values") from reason
 
     def call(self, op, args):
-        promise = op.body(*args)
+        try:
+            promise = op.body(*args)
+        except RuntimeError as error:
+            if op.__name__ == "view_as_shape":                           # samples of what a rule made need not be dense in memory
+                raise SampleBySample from error
+            raise
         if isinstance(promise, Tensor):
             return self.view(op, args, promise)
         made = self.made(op, args, promise)
@@ -160,8 +173,18 @@ class Level(Interpreter):
         """The results of all samples."""
         call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
         rule = rules.get(op.__name__) or pointwise.rule_of(op)
-        made = (rule if self.randomness != "same" or "seed" not in op.names else calls.each)(call)
+        made = (rule if "seed" not in op.names else self.of_random(op, args, rule))(call)
         return made if type(made) in (tuple, list) else (made,)
+
+    def of_random(self, op, args, usual):
+        """The rule of a random operator; the usual one takes the numbers of all samples one after the other."""
+        if self.draws(op, args):
+            return calls.each_its_own.get(op.__name__, usual)
+        return calls.all_the_same.get(op.__name__, calls.each)
+
+    def draws(self, op, args):
+        """Whether the numbers of a random operator are others for each sample: their place was taken for all of this level."""
+        return self in getattr(args[op.names.index("offset")], "levels", ())
 
     def view(self, op, args, out):
         x = args[0]
@@ -218,10 +241,13 @@ class Level(Interpreter):
 
 
 def like(x, shape, dtype, device, strides=None):
-    """An unset tensor of each sample's own."""
-    shape, usual, _ = layout(tuple(shape))
+    """An unset tensor of each sample's own, inside of several calls of vmap of each sample of all of them."""
+    level, whole, (shape, usual, _) = x.storage.level, x.storage.whole, layout(tuple(shape))
     strides = usual if strides is None else tuple(strides)
-    return x.storage.level.sample(empty_strided((x.storage.level.size, *shape), (max(extent(shape, strides), 1), *strides), dtype, device))
+    every = (level.size, *shape), (max(extent(shape, strides), 1), *strides)
+    if type(whole.storage) is Batched:
+        return level.sample(like(whole, every[0], dtype, device, every[1]))
+    return level.sample(empty_strided(*every, dtype, device))
 
 
 Batched.like = staticmethod(like)

@@ -7,7 +7,7 @@ from tritorch.errors import check, explained, switches
 from tritorch.nn._reduction import get_enum
 from tritorch.nn.functional.distance import pairwise_distance
 from tritorch.ops.activation import logsigmoid
-from tritorch.ops.bounds import within
+from tritorch.ops.bounds import every, within
 from tritorch.ops.compare import where
 from tritorch.ops.composite import composite
 from tritorch.ops.loss import legacy_reduction, reduced
@@ -45,7 +45,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
         if var < 0:
             raise ValueError("var has negative entry/entries")
         var = input.new_full(input.shape, var)
-    elif bool((var < 0).any()):
+    elif bool(every(var < 0).any()):
         raise ValueError("var has negative entry/entries")
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
