@@ -2,7 +2,7 @@
 from math import prod
 
 from tritorch.dtype import types
-from tritorch.func.batching.calls import rule
+from tritorch.func.batching.calls import all_the_same, each_its_own, rule
 from tritorch.func.batching.folding import aligned, fold, padded, repeated, unfold
 from tritorch.ops import create
 from tritorch.ops.compare import where
@@ -167,13 +167,25 @@ def feed_forward_layers(call):
     return affine(call.size, call.promises[0], (hidden, True), *_pairs(call, "weight2", "bias2")), hidden, pre
 
 
-@rule("linear_residual")
+@rule("linear_residual", table=each_its_own)
 def linear_residual(call):
-    """Where samples draw, each draws its own."""
+    """Where there is one weight, elements are counted through all samples."""
     if call.where[0] and not call.where[1]:
         return call.run(*_tall(call, "bias", residual=call.all(3)))
     value, p = affine(call.size, call.promises[0], *_pairs(call, "input", "weight", "bias")), call["p"]
     value = random_dropout(value, p, call["seed"], call["offset"], call["base"]) if p else value
+    return value if call["residual"] is None else value + call["residual"]
+
+
+@rule("linear_residual", table=all_the_same)
+def one_residual(call):
+    """One mask."""
+    if not (p := call["p"]):
+        return linear_residual(call)
+    shape, dtype, device = call.promises[0]
+    ones = create.ones(shape, dtype=dtype.compute, device=device)
+    value = affine(call.size, call.promises[0], *_pairs(call, "input", "weight", "bias"))
+    value = (value * random_dropout(ones, p, call["seed"], call["offset"], call["base"])).to(dtype)
     return value if call["residual"] is None else value + call["residual"]
 
 
