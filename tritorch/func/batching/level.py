@@ -177,7 +177,10 @@ class Level(Interpreter):
         return made if type(made) in (tuple, list) else (made,)
 
     def of_random(self, op, args, usual):
-        """The rule of a random operator; the usual one takes the numbers of all samples one after the other."""
+        """The rule of a random operator; the usual one takes the numbers of all samples one after the other, or none with a chance of 0."""
+        chance = args[op.names.index("p")] if "p" in op.names else None
+        if not isinstance(chance, Tensor) and chance == 0:
+            return usual
         if self.draws(op, args):
             return calls.each_its_own.get(op.__name__, usual)
         return calls.all_the_same.get(op.__name__, calls.each)

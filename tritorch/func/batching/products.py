@@ -168,6 +168,7 @@ def feed_forward_layers(call):
 
 
 @rule("linear_residual", table=each_its_own)
+@rule("linear_residual")
 def linear_residual(call):
     """Where there is one weight, elements are counted through all samples."""
     if call.where[0] and not call.where[1]:
@@ -180,12 +181,10 @@ def linear_residual(call):
 @rule("linear_residual", table=all_the_same)
 def one_residual(call):
     """One mask."""
-    if not (p := call["p"]):
-        return linear_residual(call)
     shape, dtype, device = call.promises[0]
     ones = create.ones(shape, dtype=dtype.compute, device=device)
     value = affine(call.size, call.promises[0], *_pairs(call, "input", "weight", "bias"))
-    value = (value * random_dropout(ones, p, call["seed"], call["offset"], call["base"])).to(dtype)
+    value = (value * random_dropout(ones, call["p"], call["seed"], call["offset"], call["base"])).to(dtype)
     return value if call["residual"] is None else value + call["residual"]
 
 
