@@ -288,6 +288,18 @@ def test_channels_where_they_lie():
             near(a, c)
 
 
+@pytest.mark.parametrize("name", ("layer norm", "rms norm", "group norm", "batch norm", "residual norm"))
+def test_gradients_on_the_device(cuda, name):
+    """Of samples along the second dim, in the layouts that rules leave for the kernels."""
+    fn, *shapes = SMOOTH[name]
+    of_all = vmap(grad(lambda *args: fn(*args).sin().sum(), tuple(range(len(shapes)))), (1, *[0] * (len(shapes) - 1)))
+    first, *rest = [x.float() for x in values(2, shapes)]
+    inputs = [first.transpose(0, 1).contiguous(), *rest]
+    for got, want in zip(of_all(*[x.to(cuda) for x in inputs]), of_all(*inputs)):
+        assert got.device.type == "cuda" and got.shape == want.shape
+        np.testing.assert_allclose(got.cpu().numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_written_in_place():
     x = values(3, [(4, 3)])[0]
 
@@ -338,6 +350,21 @@ def test_one_mask_for_all_rows_of_a_jacobian():
         given = [v.clone().requires_grad_() for v in (x, b)]
         out = dropped(*given).reshape(-1)
         near(rows, tritorch.stack([tritorch.autograd.grad(v, given[k], retain_graph=True)[0] for v in out]).reshape(rows.shape))
+
+
+@pytest.mark.parametrize("own", (False, True), ids=("of all", "of samples"))
+def test_the_same_elements_dropped(own):
+    x, r, w, b = values(4, [(3, 5), (3, 5), (5,), (5,)])
+    inputs, mapped = (x, r, w, b) if own else (x, r, w[0], b[0]), [True, True, own, own]
+
+    def loss(x, r, w, b):
+        out, total, *_ = residual_norm(x, r, (5,), w, None, True, 1e-5, 0.5, 7, 3, None, b)
+        return (out * total.sin()).sum()
+
+    of_all = grad(loss, (0, 1, 2, 3))
+    made = vmap(once(of_all), tuple([0 if m else None for m in mapped]), randomness="same")(*inputs)
+    for k, got in enumerate(made):
+        near(got, one_by_one(lambda *args, k=k: of_all(*args)[k], inputs, mapped))
 
 
 # ------------------------------------------------------------------ beside PyTorch

@@ -177,11 +177,9 @@ class Level(Interpreter):
         return made if type(made) in (tuple, list) else (made,)
 
     def of_random(self, op, args, usual):
-        """The rule of a random operator; the usual one takes the numbers of all samples one after the other, or none with a chance of 0."""
-        chance = args[op.names.index("p")] if "p" in op.names else None
-        if not isinstance(chance, Tensor) and chance == 0:
-            return usual
-        if self.draws(op, args):
+        """The rule of a random operator; the usual one takes the numbers of all samples one after the other, or needs none."""
+        idle = any(name in ("p", "dropout_p") and not isinstance(a, Tensor) and a == 0 for name, a in zip(op.names, args))
+        if self.draws(op, args) or idle:
             return calls.each_its_own.get(op.__name__, usual)
         return calls.all_the_same.get(op.__name__, calls.each)
 

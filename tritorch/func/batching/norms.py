@@ -5,7 +5,7 @@ statistics or parameters of their own, as more channels.
 """
 import math
 
-from tritorch.func.batching.calls import rule
+from tritorch.func.batching.calls import all_the_same, rule
 from tritorch.ops import create
 from tritorch.ops.draws import random_dropout
 from tritorch.ops.norm_sums import norm_sums
@@ -47,13 +47,16 @@ def norm_of_rows(call):
     return _affine(call, out, rows) if _own(call) else out, statistics
 
 
+@rule("residual_norm", table=all_the_same)
 @rule("residual_norm")
 def residual_norm(call):
     """The same of a sum. What is dropped is told from the place of an element: each sample's own elements are."""
-    x, rows = call.all(0), len(call.given[0].shape) - len(call["normalized_shape"])
+    x, mask, rows = call.all(0), _one_mask(call), len(call.given[0].shape) - len(call["normalized_shape"])
     changed = {"input": x, "residual": call.all(1)}
-    if call.differs("input_bias"):
+    if call.differs("input_bias") or mask is not None and call["input_bias"] is not None:
         changed.update(input=(x + _beside(call, "input_bias", rows)).to(x.dtype), input_bias=None)
+    if mask is not None:
+        changed.update(input=(changed["input"] * mask).to(x.dtype), p=0.0)
     if not _own(call):
         return call.op(*call.put(**changed))
     out, *others = call.op(*call.put(weight=None, bias=None, **changed))
@@ -84,15 +87,22 @@ def residual_norm_backward(call):
     return g_residual, *_sums(call, g, total, mean if center else None, rstd)
 
 
+def _one_mask(call):
+    """What elements are multiplied with where dropout drops the same ones of all samples."""
+    if not call["p"] or call.level.draws(call.op, call.given):
+        return None
+    place = [call[name] for name in ("p", "seed", "offset", "base")]
+    return random_dropout(create.ones(call.given[0].shape, dtype=call.args[0].dtype.compute, device=call.args[0].device), *place)
+
+
+@rule("residual_norm_dropped_backward", table=all_the_same)
 @rule("residual_norm_dropped_backward")
 def residual_norm_dropped_backward(call):
-    """Each sample dropped elements of its own if their sums differ: if not, the same."""
     g, g_sum, total, mean, rstd = call.everything()[:5]
-    center, (g_rows, weight), drawn = call["center"], _slope(call, g, rstd.ndim - 1), call.args[7:-1]
-    alike = call["p"] and not call.differs("total")
-    g_residual, g_input = call.op(g_rows.to(g.dtype), g_sum, total, mean, rstd, weight, center, *((0.0,) if alike else drawn))[:2]
-    if alike:
-        mask = random_dropout(create.ones(call.given[0].shape, dtype=mean.dtype, device=g.device), *drawn)
+    center, (g_rows, weight), mask = call["center"], _slope(call, g, rstd.ndim - 1), _one_mask(call)
+    drawn = call.args[7:-1] if mask is None else (0.0,)
+    g_residual, g_input = call.op(g_rows.to(g.dtype), g_sum, total, mean, rstd, weight, center, *drawn)[:2]
+    if mask is not None:
         g_input = (g_residual * mask).to(g.dtype)
     kind, dims = mean.dtype, tuple(range(1, rstd.ndim))
     if not call["biased"]:

@@ -168,7 +168,6 @@ def feed_forward_layers(call):
 
 
 @rule("linear_residual", table=each_its_own)
-@rule("linear_residual")
 def linear_residual(call):
     """Where there is one weight, elements are counted through all samples."""
     if call.where[0] and not call.where[1]:
