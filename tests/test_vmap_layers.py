@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 from batched_calls import Log, check, choices, draw, layouts, of_choice
+from both import both
 
 import tritorch as torch
 from tritorch.func import functional_call, grad, jacrev, vjp, vmap
@@ -271,3 +272,32 @@ def test_dropout_behind_a_layer():
         np.testing.assert_allclose(same.numpy(), same[:1].expand(same.shape).numpy(), atol=1e-12)
         kept = same.abs() > 1e-6
         np.testing.assert_allclose(same.numpy(), torch.where(kept, value, 0).numpy(), atol=1e-12)
+
+
+# ------------------------------------------------------------------ beside PyTorch
+@both
+def test_beside_pytorch(torch):
+    """Gradients of each sample, several nets, Jacobians and attention of samples, as PyTorch gives them."""
+    F, vmap, grad = torch.nn.functional, torch.func.vmap, torch.func.grad
+
+    def values(*shape):
+        return torch.arange(float(np.prod(shape)), dtype=torch.float64).reshape(shape).mul(0.37).sin()
+
+    def net(p, x):
+        x = F.max_pool2d(F.conv2d(x, p["c"], p["b"], padding=1).tanh(), 2)
+        return F.linear(x.flatten(1), p["w"])
+
+    def loss(p, x, y):
+        return F.cross_entropy(net(p, x.unsqueeze(0)), y.unsqueeze(0))
+
+    p, x, y = {"c": values(3, 2, 3, 3), "b": values(3), "w": values(4, 12)}, values(5, 2, 4, 4), torch.tensor([0, 3, 1, 1, 2])
+    several = {name: torch.stack([v, v.cos(), v * v]) for name, v in p.items()}
+    q, k, v = values(3, 2, 4, 5), values(3, 2, 6, 5), values(3, 2, 6, 5)
+    square = values(4, 3, 3) + 4 * torch.eye(3, dtype=torch.float64)
+    nets = [vmap(grad(loss), (None, 0, 0))(p, x, y), vmap(net, (0, None))(several, x), torch.func.jacrev(lambda x: net(p, x))(x[:1]),
+            vmap(vmap(grad(loss), (None, 0, 0)), (0, None, None))(several, x, y)]
+    heads = [vmap(F.scaled_dot_product_attention)(q, k, v), vmap(F.scaled_dot_product_attention, (0, None, None))(q, k[0], v[0])]
+    matrices = [vmap(torch.linalg.solve, (0, None))(square, values(3, 2)), vmap(torch.linalg.inv, 2)(square.movedim(0, 2)),
+                vmap(grad(lambda a: torch.linalg.slogdet(a)[1]))(square), vmap(torch.matmul, (1, 0), -1)(values(2, 3, 4), values(3, 4)),
+                vmap(torch.addmm, (None, 0, None))(values(4), values(3, 2, 5), values(5, 4))]
+    return [nets, heads, matrices]
