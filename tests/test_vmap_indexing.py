@@ -223,6 +223,18 @@ def test_a_loss_around_gradients_of_samples():
     torch.testing.assert_close(*[torch.autograd.grad((g ** 2).sum(), table)[0] for g in (made, want)])
 
 
+def test_sparse_gradients():
+    """They are made sample after sample."""
+    rng = np.random.default_rng(4)
+    table, words = draw("table", rng, None).requires_grad_(), draw("words", rng)
+    vmap(lambda w: F.embedding(w, table, sparse=True))(words).sum().backward()
+    assert table.grad.layout is torch.sparse_coo
+    torch.testing.assert_close(table.grad.to_dense().sum(1), 3.0 * torch.bincount(words.reshape(-1), minlength=7).double())
+    made = vmap(torch.func.grad(lambda t, w: F.embedding(w, t, sparse=True).sum()), (None, 0))(table.detach(), words)
+    counts = torch.stack([torch.bincount(w.reshape(-1), minlength=7) for w in words])
+    torch.testing.assert_close(made.to_dense().sum(-1), 3.0 * counts.double())
+
+
 # ------------------------------------------------------------------ what PyTorch gives
 @both
 def test_as_pytorch(torch):
