@@ -35,6 +35,7 @@ PROGRAMS = {
     "places": lambda x: x[:, torch.randperm(50)], "gradient": torch.func.grad(lambda x: (F.dropout(x) * x).sum()),
     "hessian": lambda x: torch.func.hessian(lambda v: (F.dropout(v) ** 3).sum())(x[0, :5]),
 }
+REJECTION = {"poisson", "binomial", "gamma", "dirichlet", "gamma distribution"}
 
 
 def run(program, randomness, x=X, dims=0):
@@ -67,6 +68,26 @@ def test_numbers_of_samples(name):
     if made[0].numel() > 5:
         assert len({tuple(row.reshape(-1).tolist()) for row in made}) == SIZE, "samples with the same numbers"
     torch.testing.assert_close(made, run(program, "different", X[:1].expand(SIZE, 3, 50))[0])
+
+
+class Counter(torch.dispatch.Interpreter):
+    calls = 0
+
+    def __call__(self, op, args, out):
+        self.calls += 1
+        return self.proceed(op, args, out)
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "von Mises"])       # which takes as many rounds as its numbers want
+def test_no_loop(name):
+    """More samples are no more calls of operators, but for numbers by rejection that all start at the same place."""
+    for randomness in ("different", *(("same",) if name not in REJECTION else ())):
+        found = []
+        for size in (2, 4):
+            with Counter() as counter:
+                run(PROGRAMS[name], randomness, X[:size])
+            found.append(counter.calls)
+        assert found[0] == found[1], (randomness, found)
 
 
 @pytest.mark.parametrize("name", ["dropout", "dropout across", "rand", "bernoulli", "normal mixed", "gradient", "multinomial one"])

@@ -159,6 +159,33 @@ def test_what_a_loop_gives(name):
     check(program, [x.expand(SIZE, *x.shape[1:]) for x in same], [0] * len(kinds), False)
 
 
+class Counter(torch.dispatch.Interpreter):
+    calls = 0
+
+    def __call__(self, op, args, out):
+        self.calls += 1
+        return self.proceed(op, args, out)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_loop(name):
+    """More samples are no more calls of operators, with gradients of each sample's own."""
+    kinds, found = names_of(PROGRAMS[name]), []
+
+    def of_sample(*inputs):
+        moving = [k for k, x in enumerate(inputs) if x.dtype.is_floating_point]
+        if not moving:
+            return PROGRAMS[name](*inputs)
+        return torch.func.grad_and_value(lambda *args: PROGRAMS[name](*args).sum(), tuple(moving))(*inputs)
+
+    for size in (2, 5):
+        inputs = [draw(kind, np.random.default_rng(1), size) for kind in kinds]
+        with Counter() as counter:
+            vmap(of_sample)(*inputs)
+        found.append(counter.calls)
+    assert found[0] == found[1], found
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_few_samples_and_samples_of_samples(name):
     program, rng = PROGRAMS[name], np.random.default_rng(7)
