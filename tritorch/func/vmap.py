@@ -49,32 +49,37 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
 
         if chunk_size is None or chunk_size >= size:
             return _mapped(of_samples, wholes, mapped, size, out_dims, randomness)
-        pieces, start = [], _generators(wholes) if randomness == "same" else []
-        for k in range(0, size, chunk_size):
-            _rewind(start)
-            some = [x[k:k + chunk_size] if m else x for x, m in zip(wholes, mapped)]
-            pieces.append(_mapped(of_samples, some, mapped, min(chunk_size, size - k), out_dims, randomness))
-        joined = [column[0] if d is None else cat(list(column), d)
-                  for column, d in zip(zip(*map(tree_leaves, pieces)), _spread("out_dims", out_dims, pieces[0]))]
-        return tree_structure(pieces[0]).unflatten(joined)
+        return _in_pieces(of_samples, wholes, mapped, size, chunk_size, out_dims, randomness)
 
     return wrapped
 
 
-def _generators(wholes):
-    """The generators that may be drawn from, and where they are."""
+def _in_pieces(func, wholes, mapped, size, chunk_size, out_dims, randomness):
+    """What `func` makes of so many samples after the other."""
+    pieces, start = [], _states(wholes) if randomness == "same" else []
+    for k in range(0, size, chunk_size):
+        _set_back(start)
+        part = [x[k:k + chunk_size] if m else x for x, m in zip(wholes, mapped)]
+        pieces.append(_mapped(func, part, mapped, min(chunk_size, size - k), out_dims, randomness))
+    joined = [column[0] if d is None else cat(list(column), d)
+              for column, d in zip(zip(*map(tree_leaves, pieces)), _spread("out_dims", out_dims, pieces[0]))]
+    return tree_structure(pieces[0]).unflatten(joined)
+
+
+def _states(wholes):
+    """The generators of numbers for tensors like these, with their states."""
     places = {cpu, *[x.device for x in wholes if isinstance(x, Tensor) and not x.is_meta]}
     return [(g, g.get_state()) for g in map(default_generator, places)]
 
 
-def _rewind(start):
-    for generator, state in start:
-        generator.set_state(state)
+def _set_back(states):
+    for generator, was in states:
+        generator.set_state(was)
 
 
 def _mapped(func, wholes, mapped, size, out_dims, randomness):
     """What `func` makes of all samples."""
-    start = [] if randomness == "error" else _generators(wholes)
+    start = [] if randomness == "error" else _states(wholes)
     if all(type(x.storage) is not Spread and x.layout is strided for x, m in zip(wholes, mapped) if m):
         level = Level(size, randomness)
         try:
@@ -86,7 +91,7 @@ def _mapped(func, wholes, mapped, size, out_dims, randomness):
             return tree_structure(made).unflatten([_left(level, x, d) for x, d in zip(leaves, _spread("out_dims", out_dims, made))])
         except SampleBySample as found:
             level.start_over(found)
-        _rewind(start)
+        _set_back(start)
     return _one_by_one(func, wholes, mapped, size, out_dims, randomness, start)
 
 
@@ -107,7 +112,7 @@ def _one_by_one(func, wholes, mapped, size, out_dims, randomness, start):
     drawing.samples = 0 if randomness == "error" else drawn
     try:
         for k in range(size):
-            _rewind(start if randomness == "same" else ())
+            _set_back(start if randomness == "same" else ())
             rows.append(func(*[x.select(0, k) if m else x for x, m in zip(wholes, mapped)]))
     finally:
         drawing.samples = drawn
