@@ -1,5 +1,5 @@
 """Rules of attention and recurrent layers. Samples join the dim of batches."""
-from tritorch.func.batching.calls import each, rule
+from tritorch.func.batching.calls import all_the_same, each, each_its_own, rule
 from tritorch.func.batching.folding import fold, padded, repeated, unfold
 from tritorch.ops import create
 from tritorch.ops.compare import where
@@ -8,6 +8,7 @@ ROWS_OR_KEYS = "g", "gradient", "query", "key", "value", "out", "lse"
 
 
 # ------------------------------------------------------------------ attention
+@rule("attention", table=each_its_own)
 @rule("attention")
 def attention(call):
     """Samples are batches; where they share keys and values of several batches they are more query heads of each key head instead."""
@@ -17,30 +18,39 @@ def attention(call):
     return _attention(call)
 
 
+@rule("attention_backward", table=each_its_own)
 @rule("attention_backward")
 def attention_backward(call):
     return _attention(call)
 
 
+@rule("attention_backward_mask", table=each_its_own)
 @rule("attention_backward_mask")
 def attention_backward_mask(call):
     return _attention(call, "attn_mask")
 
 
+@rule("attention_backward_slopes", table=each_its_own)
 @rule("attention_backward_slopes")
 def attention_backward_slopes(call):
     return _attention(call, "alibi_slopes")
 
 
-@rule("attention_keep")
+@rule("attention_keep", table=each_its_own)
 def attention_keep(call):
-    return unfold(call.run(*call.put(scores=fold(call["scores"]))), call.size, call.promises[0][0])
+    return unfold(call.op(*call.put(scores=fold(call.all(0)))), call.size, call.promises[0][0])
+
+
+@rule("attention_keep", table=all_the_same)
+def one_keep(call):
+    shape, dtype, device = call.promises[0]
+    return repeated(call.op(*call.put(scores=create.empty(shape, dtype=dtype, device=device))), call.size)
 
 
 def _attention(call, own=None):
     """The results; `own`: what each sample has a gradient of, so that it has one of its own."""
-    if call["dropout"][0] and call.level not in getattr(call["dropout"][2], "levels", ()):
-        return each(call)                                                # one mask for all
+    if call["dropout"][0] and not call.level.draws(call.op, call.given):
+        return each(call)                                                # the same numbers for all
     if call["longest"] is None:
         return _of_batches(call, own)
     if not call.differs("cu_seq_q") and not call.differs("cu_seq_k"):

@@ -102,8 +102,7 @@ class Call:
 def each(call):
     """Sample after sample."""
     check(call.size, "vmap", f"a rule of {call.op.__name__} for no samples", "none")
-    if "seed" in call.op.names and call.level.draws(call.op, call.given) or (
-            call.level.randomness == "different" and "dropout" in call.op.names and call["dropout"]):
+    if call.level.draws(call.op, call.given):
         raise SampleBySample
     rows = [call.op(*[_sample(a, w, k) for a, w in zip(call.args, call.where)]) for k in range(call.size)]
     if len(call.op.returns) == 1:

@@ -145,7 +145,7 @@ class Level(Interpreter):
 
     def alike(self, op, args, out, written):
         """A call that is the same for all samples, but for what is drawn."""
-        if "seed" in getattr(op, "names", ()) and self.draws(op, args):
+        if self.draws(op, args):
             if op.__name__ not in calls.each_its_own:
                 raise SampleBySample
             return self.call(op, args) if out is None else self.write(op, args, out, written)
@@ -197,7 +197,9 @@ class Level(Interpreter):
 
     def draws(self, op, args):
         """Whether the numbers of a random operator are others for each sample: their place was taken for all of this level."""
-        return self in getattr(args[op.names.index("offset")], "levels", ())
+        names = getattr(op, "names", ())
+        place = args[names.index("offset")] if "offset" in names else args[names.index("dropout")][2] if "dropout" in names else None
+        return self in getattr(place, "levels", ())
 
     def view(self, op, args, out):
         x = args[0]

@@ -2,7 +2,7 @@
 from math import prod
 
 from tritorch.dtype import types
-from tritorch.func.batching.calls import rule
+from tritorch.func.batching.calls import all_the_same, each_its_own, rule
 from tritorch.func.batching.folding import aligned, fold, padded, repeated, unfold
 from tritorch.ops import create
 from tritorch.ops.compare import where
@@ -19,7 +19,7 @@ def products(call):
     a, b = call.args
     if call.where == [True, False] and len(b.shape) == 2:
         return call.run(a, b)
-    if call.where == [False, True] and len(a.shape) == 2 and b.ndim == 3 and (b.shape[-1] == 1 or b.mT.is_contiguous()):
+    if call.where == [False, True] and len(a.shape) == 2 and b.ndim == 3 and b.shape[-1] == 1:       # vectors: rows of one matrix
         return call.op(b.mT, a.mT).mT
     return call.run(*aligned(call, *call.op.names))
 
@@ -100,7 +100,7 @@ def _pairs(call, *names):
 def affine(size, promise, input, weight, bias=(None, False)):
     """`linear` of all samples, from (tensor, whether it differs from sample to sample)."""
     (shape, dtype), (x, differs), (w, turns), (b, own) = promise[:2], input, weight, bias
-    if turns and not differs and (b is None or b.shape[own:] == shape[-1:]):         # one product of more columns
+    if turns and not differs and prod(shape[:-1]) == 1 and (b is None or b.shape[own:] == shape[-1:]):   # one product of more columns
         b = b if b is None else (b if own else repeated(b, size)).reshape(size * shape[-1])
         return unfold(linear(x, fold(w), b), size, shape, len(shape) - 1)
     if turns:
@@ -167,13 +167,23 @@ def feed_forward_layers(call):
     return affine(call.size, call.promises[0], (hidden, True), *_pairs(call, "weight2", "bias2")), hidden, pre
 
 
-@rule("linear_residual")
+@rule("linear_residual", table=each_its_own)
 def linear_residual(call):
-    """Where samples draw, each draws its own."""
+    """Where there is one weight, elements are counted through all samples."""
     if call.where[0] and not call.where[1]:
         return call.run(*_tall(call, "bias", residual=call.all(3)))
     value, p = affine(call.size, call.promises[0], *_pairs(call, "input", "weight", "bias")), call["p"]
     value = random_dropout(value, p, call["seed"], call["offset"], call["base"]) if p else value
+    return value if call["residual"] is None else value + call["residual"]
+
+
+@rule("linear_residual", table=all_the_same)
+def one_residual(call):
+    """One mask."""
+    shape, dtype, device = call.promises[0]
+    ones = create.ones(shape, dtype=dtype.compute, device=device)
+    value = affine(call.size, call.promises[0], *_pairs(call, "input", "weight", "bias"))
+    value = (value * random_dropout(ones, call["p"], call["seed"], call["offset"], call["base"])).to(dtype)
     return value if call["residual"] is None else value + call["residual"]
 
 
