@@ -255,3 +255,9 @@ def test_medium_precision_rounds_operands_to_bfloat16(cuda):
     finally:
         set_float32_matmul_precision("highest")
     np.testing.assert_allclose(out, rounded[0] @ rounded[1], rtol=1e-5, atol=1e-5)
+
+
+def test_vectors_of_one_number():
+    x, row, column = torch.tensor([2.0]), torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0], [4.0]])
+    assert M.linear(x, column).tolist() == (x @ row).tolist() == (column @ x).tolist() == [6.0, 8.0]
+    assert M.linear(x, column, torch.tensor([1.0, 0.0])).tolist() == [7.0, 8.0]

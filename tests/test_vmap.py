@@ -97,6 +97,8 @@ def test_graphs_around():
     by_both(lambda run: func.hessian(lambda v: run(f, dims, v, w.detach()).sin().sum())(x.detach()))
     steep = lambda r: (r * r).exp() * r.tanh()  # noqa: E731
     by_both(lambda run: func.jvp(func.grad(lambda v: (run(steep, (0,), v) ** 2).sum()), (x.detach(),), (tangent,)))
+    for fn in (lambda r: r * r.sum(), lambda r: r.reshape(2, 2).T @ r[:2], lambda r: torch.zeros(4, dtype=r.dtype).add_(r ** 2) ** 2):
+        by_both(lambda run, fn=fn: func.hessian(lambda v: run(fn, (0,), v).sin().sum())(x.detach()))
     by_both(lambda run: grad(sum(o.sin().sum() for o in func.jvp(lambda v: run(f, dims, v, w), (x,), (tangent,))), [x, w]))
     by_both(lambda run: run(func.hessian(f), dims, x.detach(), w.detach()))
 

@@ -99,3 +99,11 @@ def test_batched_checks_see_a_wrong_rule():
         tritorch.autograd.gradcheck(Odd.apply, (x,), check_batched_grad=True)
     with pytest.raises(ValueError, match="check_forward_ad"):
         tritorch.autograd.gradcheck(Odd.apply, (x,), check_batched_forward_grad=True)
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "softplus", "elu"])
+def test_gradients_of_one_number_for_many(name):
+    """Operators that fill their result are given what has no dims beside what has."""
+    _, pull = tritorch.func.vjp(getattr(tritorch.nn.functional, name), tritorch.tensor(0.3))
+    gradients = tritorch.tensor([1.0, 2.0, 3.0])
+    tritorch.testing.assert_close(tritorch.vmap(pull)(gradients)[0], pull(tritorch.tensor(1.0))[0] * gradients)

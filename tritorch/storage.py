@@ -197,8 +197,8 @@ class Batched(Storage):
 
     __slots__ = ("whole", "level")
     # functions of who makes them: a tensor of each sample's own; a call by a rule of the user's, of an autograd.Function so; its node in
-    # the graph around, and tangents and hooks there; what is printed of it
-    like = by_rule = forward = around = remember_tangents = hooked = shown = None
+    # the graph around, and hooks there; what is printed of it
+    like = by_rule = forward = around = hooked = shown = None
     owner = property(lambda self: self.whole.storage.owner)
 
     @property

@@ -13,7 +13,6 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.slices import CopySlices
 from tritorch.autograd.snapshot import carrying
 from tritorch.errors import check
-from tritorch.storage import Batched
 from tritorch.tensor import Tensor
 
 
@@ -68,7 +67,7 @@ class Level:
                     if op.impls and t.storage in self.buffers:           # a rule gave the tangent back as it came: it may still be written
                         t = t.clone()
                     self.give(o, t)
-                    remember(o)
+                    _remember(o)
         return made
 
     def custom(self, function, args):
@@ -132,7 +131,7 @@ class Level:
                 current.zero_()
             else:
                 current.copy_(t.expand(o.shape))
-            remember(o)
+            _remember(o)
         return made
 
     def settle(self, x):
@@ -157,10 +156,8 @@ def level_of(args):
     return None
 
 
-def remember(out):
+def _remember(out):
     """An output that its own node saved gets its tangents there as well: it was saved before it had them."""
-    if type(out.storage) is Batched:
-        Batched.remember_tangents(out)
     node, index = out.node, out.index
     if out.base is not None and type(out.base.node) is CopySlices:
         node, index = out.base.node.inner, 0

@@ -67,13 +67,21 @@ def on_arrays(fn, out, compute, *operands, attrs=(), condition=None):
     if single and plain:
         quietly(fn, *values, out=out)
         return
-    if plain and condition is None and out.ndim and out.size <= PIECE and getattr(fn, "fills", False) and not _shared(values, out):
+    if plain and condition is None and out.ndim and out.size <= PIECE and getattr(fn, "fills", False) and _separate(values, out):
         quietly(fn, out, *values, *attrs)
         return
     if condition is not None:
         values.insert(0, condition)
     whole = out.size <= PIECE or plain and getattr(fn, "passes", 2) == 1
     quietly(_piece if whole else _pieces, out, fn, kind, values, attrs, condition is not None)
+
+
+def _separate(values, out):
+    """Whether a function may be given all operands as they are: they have dims, of what has none numpy makes numbers, and other memory."""
+    for v in values:
+        if isinstance(v, np.ndarray) and not v.ndim:
+            return False
+    return not _shared(values, out)
 
 
 def _shared(values, out):
@@ -89,8 +97,8 @@ def _piece(out, fn, kind, values, attrs, first):
     if out.dtype == kind and isinstance(fn, np.ufunc):
         fn(*values, *attrs, out=out)
     elif getattr(fn, "fills", False):
-        if not out.ndim:                                                 # numpy makes numbers of what has no dims
-            out, values = out.reshape(1), [v.reshape(1) if isinstance(v, np.ndarray) else v for v in values]
+        out = out if out.ndim else out.reshape(1)                        # numpy makes numbers of what has no dims
+        values = [v.reshape(1) if isinstance(v, np.ndarray) and not v.ndim else v for v in values]
         made = np.empty(out.shape, kind) if out.dtype != kind or _shared(values, out) else out
         fn(made, *values, *attrs)
         if made is not out:

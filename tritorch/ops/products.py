@@ -71,7 +71,7 @@ def multiply(out, a, b, alpha=1, c=None, beta=1):
         np.copyto(acc, made.astype(np.int64), casting="unsafe")
     elif a.ndim == 2 == b.ndim and acc.flags.c_contiguous:
         a.dot(b, acc)                                                    # 0.6 µs faster than np.matmul
-    elif a.shape[-1] == 1:
+    elif a.shape[-1] == 1 and min(a.ndim, b.ndim) > 1:
         np.multiply(a, b, out=acc)                                       # 64 of 256 × 784: 7 ms, where np.matmul takes 21
     else:
         np.matmul(a, b, out=acc)

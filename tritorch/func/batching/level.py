@@ -48,11 +48,13 @@ class Level(Interpreter):
 
     # -------------------------------------------------------------- in and out
     def __enter__(self):
-        holder, name, place = state, "interpreter", (state, "interpreter")
+        holder, name, place, self.above = state, "interpreter", (state, "interpreter"), []
         while (found := getattr(holder, name)) is not None and type(found) is not Level:
             holder, name = found, "outer"
             if isinstance(found, ABOVE):
                 place = found, "outer"
+            if isinstance(found, forward.Level):
+                self.above.append(found)
         self.place, self.outer = place, getattr(*place)
         setattr(*place, self)
         self.depth = 1 if found is None else found.depth + 1
@@ -105,9 +107,10 @@ class Level(Interpreter):
     def whole(self, x, to_write=False):
         """The tensor of all samples of x. It belongs to the graph around if x has a history, and has x's tangents, which that saves."""
         out = self.placed(x, to_write)
-        if x._tangents is not None and state.grad:
-            out._tangents = {level: self.whole(t) if is_batched(t, self) else t.expand(self.size, *t.shape)
-                             for level, t in x._tangents.items()}
+        for level in self.above if state.grad and x._tangents is not None else ():
+            t = x._tangents.get(level)
+            if t is not None and (out._tangents is None or level not in out._tangents):
+                level.give(out, self.whole(t) if is_batched(t, self) else t.expand(self.size, *t.shape))
         return out
 
     def placed(self, x, to_write):
@@ -185,8 +188,25 @@ class Level(Interpreter):
         """The results of all samples."""
         call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
         rule = op.batch_rule or pointwise.rule_of(op)
-        made = (rule if "seed" not in op.names else self.of_random(op, args, rule))(call)
+        rule = rule if "seed" not in op.names else self.of_random(op, args, rule)
+        made = self.carrying(rule, call) if self.above and state.grad else rule(call)
         return made if type(made) in (tuple, list) else (made,)
+
+    def carrying(self, rule, call):
+        """What the rule gives. If the graph around records it, forward mode around sees it, so that what that saves has tangents."""
+        wholes = [x for a in call.args for x in (a if type(a) in (tuple, list) else (a,)) if isinstance(x, Tensor)]
+        if not any(x.requires_grad for x in wholes) or all(x._tangents is None for x in wholes):
+            return rule(call)
+        slot, outers, below = state.interpreter, [level.outer for level in self.above], self.outer
+        try:
+            for level in reversed(self.above):                           # the outermost first
+                level.outer, below = below, level
+            state.interpreter = below
+            return rule(call)
+        finally:
+            state.interpreter = slot
+            for level, outer in zip(self.above, outers):
+                level.outer = outer
 
     def of_random(self, op, args, usual):
         """The rule of a random operator; the usual one takes the numbers of all samples one after the other, or needs none."""
@@ -267,15 +287,9 @@ def like(x, shape, dtype, device, strides=None):
     return level.sample(empty_strided(*every, dtype, device))
 
 
-def remember_tangents(x):
-    """Have the graph around know the tangents of a result, too, which it may have saved before the result had them."""
-    if x.storage.whole.requires_grad:
-        forward.remember(x.storage.level.whole(x))
-
-
 def shown(x):
     """(which vmap around it is, the outermost being 1; the tensor of all samples) of a sample."""
     return x.storage.level.depth, x.storage.level.whole(x)
 
 
-Batched.like, Batched.remember_tangents, Batched.shown = map(staticmethod, (like, remember_tangents, shown))
+Batched.like, Batched.shown = staticmethod(like), staticmethod(shown)
