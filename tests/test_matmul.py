@@ -258,6 +258,6 @@ def test_medium_precision_rounds_operands_to_bfloat16(cuda):
 
 
 def test_vectors_of_one_number():
-    x, row, column = torch.tensor([2.0]), torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0], [4.0]])
+    x, row, column = T.tensor([2.0]), T.tensor([[3.0, 4.0]]), T.tensor([[3.0], [4.0]])
     assert M.linear(x, column).tolist() == (x @ row).tolist() == (column @ x).tolist() == [6.0, 8.0]
-    assert M.linear(x, column, torch.tensor([1.0, 0.0])).tolist() == [7.0, 8.0]
+    assert M.linear(x, column, T.tensor([1.0, 0.0])).tolist() == [7.0, 8.0]
