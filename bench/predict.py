@@ -7,7 +7,8 @@ telling a kernel that waits for memory from one that computes too much or asks f
 It does not know: that power takes clocks away from what is no product; how deep their queues are; in which order ptxas issues
 instructions between two waits, and what it spills; how long programs wait for each other; which of what comes without TMA
 CTAs read too that are not among the few just before; the last round of a trace that was cut off, what its causal blocks compute in vain,
-and whether its beginning is like the rest; what is in the second cache when a launch begins; bank conflicts of products.
+and whether its beginning is like the rest; what is in the second cache when a launch begins; bank conflicts of products; how much more
+or less the few CTAs of a sample have to do than others, where data decide (a gradient of an embedding: 74 µs of 8, 93 of 40).
 """
 import contextlib
 import importlib
@@ -233,7 +234,7 @@ def candidates_first(fake, operations, account=None):
 
 
 def predicted(fake, family, case, candidates=False, account=None):
-    """[Prediction] of a case; empty where its kernels go by what the CTAs left out would have written."""
+    """[Prediction] of a case; empty where its kernels go by what the CTAs left out would have written, and nobody makes it for them."""
     import tritorch
 
     operations = case.operations / case.full if family in ARITHMETIC else 0
