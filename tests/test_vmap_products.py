@@ -225,3 +225,14 @@ def test_in_place(dims):
 
     check(added, dims, c, a, b)
     check(filled, dims, c, a, b)
+
+
+def test_values_that_are_checked():
+    """One matrix without a factor is told, and which; what decides how often matrices are squared is decided for all."""
+    good, bad = torch.eye(2, dtype=torch.float64), -torch.eye(2, dtype=torch.float64)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"cholesky.*\(batch element 1\)"):
+        vmap(torch.linalg.cholesky)(torch.stack([good, bad]))
+    with pytest.raises(torch.linalg.LinAlgError, match=r"linalg.inv.*\(batch element 0\)"):
+        vmap(vmap(torch.linalg.inv))(torch.zeros(2, 1, 3, 3))
+    check(torch.linalg.matrix_exp, (0,), torch.stack([draw(3, 3), 9 * draw(3, 3, seed=1), torch.zeros(3, 3, dtype=torch.float64)]))
+    check(torch.cholesky_inverse, (0,), draw(4, 3, 3).tril() + 4 * good.new_ones(3, 3).tril())
