@@ -115,3 +115,27 @@ def test_forward_mode_without_a_jvp_rule_transposes_backward():
     assert value.tolist() == [1.0, 8.0] and tangent.tolist() == [3.0, 120.0]
     _, second = torch.func.jvp(lambda v: torch.func.jvp(cube(torch).apply, (v,), (torch.ones_like(v),))[1], (x,), (torch.ones_like(x),))
     assert second.tolist() == [6.0, 12.0]
+
+
+@both
+def test_forward_over_reverse_through_a_saved_output(torch):
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x.exp()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(output)
+            ctx.save_for_forward(output)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+        @staticmethod
+        def jvp(ctx, t):
+            return t * ctx.saved_tensors[0]
+
+    x = torch.tensor([0.3, -0.5], dtype=torch.float64)
+    return torch.func.jvp(torch.func.grad(lambda v: Exp.apply(v).sin().sum()), (x,), (x,))

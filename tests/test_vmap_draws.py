@@ -5,7 +5,7 @@ from both import both
 
 import tritorch as torch
 
-F, vmap, SIZE = torch.nn.functional, torch.func.vmap, 4
+F, D, vmap, SIZE = torch.nn.functional, torch.distributions, torch.func.vmap, 4
 X = torch.tensor(np.random.default_rng(3).random((SIZE, 3, 50)))
 CHANCES, COLUMN = X[0] * 1, torch.arange(SIZE).double()
 PROGRAMS = {
@@ -28,10 +28,14 @@ PROGRAMS = {
     "poisson": lambda x: torch.poisson(x * 9), "multinomial again": lambda x: torch.multinomial(x, 9, True),
     "multinomial of one": lambda x: torch.multinomial(CHANCES, 9), "multinomial one": lambda x: torch.multinomial(x.repeat(5, 1), 1),
     "binomial": lambda x: torch.binomial(x * 30, x), "poisson of one": lambda x: torch.poisson(CHANCES * 9),
+    "normal distribution": lambda x: D.Normal(x, x + 1).rsample(), "categorical": lambda x: D.Categorical(x).sample((3,)),
+    "exponential": lambda x: D.Exponential(x).rsample(), "geometric": lambda x: D.Geometric(x).sample(),
+    "von Mises": lambda x: D.VonMises(x, x + 1).sample(), "gamma distribution": lambda x: D.Gamma(x, x + 1).rsample(),
     "gamma": lambda x: torch._standard_gamma(x), "dirichlet": lambda x: torch._sample_dirichlet(x),
     "places": lambda x: x[:, torch.randperm(50)], "gradient": torch.func.grad(lambda x: (F.dropout(x) * x).sum()),
     "hessian": lambda x: torch.func.hessian(lambda v: (F.dropout(v) ** 3).sum())(x[0, :5]),
 }
+REJECTION = {"poisson", "binomial", "gamma", "dirichlet", "gamma distribution"}
 
 
 def run(program, randomness, x=X, dims=0):
@@ -64,6 +68,26 @@ def test_numbers_of_samples(name):
     if made[0].numel() > 5:
         assert len({tuple(row.reshape(-1).tolist()) for row in made}) == SIZE, "samples with the same numbers"
     torch.testing.assert_close(made, run(program, "different", X[:1].expand(SIZE, 3, 50))[0])
+
+
+class Counter(torch.dispatch.Interpreter):
+    calls = 0
+
+    def __call__(self, op, args, out):
+        self.calls += 1
+        return self.proceed(op, args, out)
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "von Mises"])       # which takes as many rounds as its numbers want
+def test_no_loop(name):
+    """More samples are no more calls of operators, but for numbers by rejection that all start at the same place."""
+    for randomness in ("different", *(("same",) if name not in REJECTION else ())):
+        found = []
+        for size in (2, 4):
+            with Counter() as counter:
+                run(PROGRAMS[name], randomness, X[:size])
+            found.append(counter.calls)
+        assert found[0] == found[1], (randomness, found)
 
 
 @pytest.mark.parametrize("name", ["dropout", "dropout across", "rand", "bernoulli", "normal mixed", "gradient", "multinomial one"])
@@ -136,9 +160,17 @@ def test_few_samples():
             made = vmap(program, randomness=randomness)(X[:1])
             torch.manual_seed(3)
             torch.testing.assert_close(made[0], program(X[0]))
-    torch.manual_seed(3)
-    made = vmap(F.dropout, randomness="same", chunk_size=2)(X)
-    assert all(torch.equal(row == 0, made[0] == 0) for row in made[:2])
+
+
+@pytest.mark.parametrize("program", [F.dropout, lambda x: F.dropout(x) if x.sum() > 0 else x])
+def test_chunks(program):
+    """All have the same numbers, others than those of what is drawn later, or all different ones; also sample after sample."""
+    for randomness in ("same", "different"):
+        torch.manual_seed(3)
+        made = vmap(program, randomness=randomness, chunk_size=2)(X[:3])
+        later = F.dropout(X[0])
+        masks = {tuple((row == 0).reshape(-1).tolist()) for row in (*made, later)}
+        assert len(masks) == (2 if randomness == "same" else 4)
 
 
 @both

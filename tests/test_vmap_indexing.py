@@ -117,9 +117,8 @@ def laid_out(x, how):
     if how == "last":
         return x.movedim(0, -1).contiguous(), -1
     if how == "gaps":
-        wide = torch.stack([x, x], -1)
-        return wide[..., 1], 0
-    return (x.expand(SIZE, *x.shape[1:]) if x.shape[0] == 1 else x), 0
+        return torch.stack([x, x], -1)[..., 1], 0
+    return x, 0
 
 
 def check(program, inputs, dims, gradients=True):
@@ -152,14 +151,39 @@ def test_what_a_loop_gives(name):
     program, rng = PROGRAMS[name], np.random.default_rng(5)
     kinds = names_of(program)
     every = range(len(kinds))
-    choices = [every, *[[k] for k in every], *[[k for k in every if k != out] for out in every]]
-    for mapped in map(list, dict.fromkeys(tuple(c) for c in choices if len(c))):
-        inputs = [draw(kind, rng, SIZE if k in mapped else None) for k, kind in enumerate(kinds)]
-        check(program, inputs, [0 if k in mapped else None for k in range(len(kinds))])
-    for how in ("last", "gaps"):
-        pairs = [laid_out(draw(kind, rng), how) for kind in kinds]
-        check(program, [x for x, _ in pairs], [d for _, d in pairs])
-    check(program, [laid_out(draw(kind, rng, 1), "")[0] for kind in kinds], [0] * len(kinds), False)
+    choices = [(tuple(every), "last"), *[((k,), "gaps") for k in every], *[(tuple([k for k in every if k != out]), "") for out in every]]
+    for mapped, how in {mapped: how for mapped, how in reversed(choices) if mapped}.items():
+        pairs = [laid_out(draw(kind, rng), how) if k in mapped else (draw(kind, rng, None), None) for k, kind in enumerate(kinds)]
+        check(program, *zip(*pairs))
+    same = [draw(kind, rng, 1) for kind in kinds]
+    check(program, [x.expand(SIZE, *x.shape[1:]) for x in same], [0] * len(kinds), False)
+
+
+class Counter(torch.dispatch.Interpreter):
+    calls = 0
+
+    def __call__(self, op, args, out):
+        self.calls += 1
+        return self.proceed(op, args, out)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_loop(name):
+    """More samples are no more calls of operators, with gradients of each sample's own."""
+    kinds, found = names_of(PROGRAMS[name]), []
+
+    def of_sample(*inputs):
+        moving = [k for k, x in enumerate(inputs) if x.dtype.is_floating_point]
+        if not moving:
+            return PROGRAMS[name](*inputs)
+        return torch.func.grad_and_value(lambda *args: PROGRAMS[name](*args).sum(), tuple(moving))(*inputs)
+
+    for size in (2, 5):
+        inputs = [draw(kind, np.random.default_rng(1), size) for kind in kinds]
+        with Counter() as counter:
+            vmap(of_sample)(*inputs)
+        found.append(counter.calls)
+    assert found[0] == found[1], found
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -224,6 +248,18 @@ def test_a_loss_around_gradients_of_samples():
     made = vmap(torch.func.grad(loss), (None, 0))(table, words)
     want = torch.stack([torch.func.grad(loss)(table, w) for w in words])
     torch.testing.assert_close(*[torch.autograd.grad((g ** 2).sum(), table)[0] for g in (made, want)])
+
+
+def test_sparse_gradients():
+    """They are made sample after sample."""
+    rng = np.random.default_rng(4)
+    table, words = draw("table", rng, None).requires_grad_(), draw("words", rng)
+    vmap(lambda w: F.embedding(w, table, sparse=True))(words).sum().backward()
+    assert table.grad.layout is torch.sparse_coo
+    torch.testing.assert_close(table.grad.to_dense().sum(1), 3.0 * torch.bincount(words.reshape(-1), minlength=7).double())
+    made = vmap(torch.func.grad(lambda t, w: F.embedding(w, t, sparse=True).sum()), (None, 0))(table.detach(), words)
+    counts = torch.stack([torch.bincount(w.reshape(-1), minlength=7) for w in words])
+    torch.testing.assert_close(made.to_dense().sum(-1), 3.0 * counts.double())
 
 
 # ------------------------------------------------------------------ what PyTorch gives

@@ -157,8 +157,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults
     door.into, door.repeat, door.complete, door.tails, door.__signature__, door.exact = into, repeat, complete, tails, signature, False
-    door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = door.complex = None
-    for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
+    door.batch_rule = door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = door.complex = None
+    for verb in (impl, grad, jvp, formula, batch, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))
     known, clash = door.gnames + door.returns, set(names) & {*door.gnames, *returns}
     check(not clash, door.__name__, f"parameters not named {known}, by which gradient rules ask for the rest", *clash, error=TypeError)
@@ -225,6 +225,14 @@ def formula(door, fn):
     """The same outputs as a composition of public operators: it gives gradients for the inputs no `grad` rule covers, by recomputation."""
     door.formula_body = fn
     door.plans.clear()
+    return fn
+
+
+def batch(door, fn):
+    """How `tritorch.vmap` calls the operator: `fn(call)` gets a `tritorch.func.batching.calls.Call`, which has the arguments, with tensors
+    of all samples, along their first dims, and returns the results of all, made by public operators. Without it each sample has its call.
+    An elementwise operator's rule is `tritorch.func.batching.pointwise.pointwise`."""
+    door.batch_rule = fn
     return fn
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import textwrap
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from tritorch.dtype import bool as bool_
 from tritorch.dtype import get_default_dtype, int64
 from tritorch.errors import check
+from tritorch.storage import Batched
 
 
 @dataclass
@@ -162,6 +164,9 @@ def tensor_repr(x):
     tensor([[ 1.0000,  2.5000],
             [-3.0000,     nan]])
     """
+    if type(x.storage) is Batched:                                       # inside of vmap
+        depth, whole = Batched.shown(x)
+        return f"BatchedTensor(lvl={depth}, bdim=0, value=\n" + textwrap.indent(tensor_repr(whole), "    ") + "\n)"
     own = type(x).__module__.partition(".")[0] == "tritorch"         # subclasses of users carry their names
     text = "tensor(" if own else f"{type(x).__name__}("
     indent = len(text)
@@ -184,4 +189,5 @@ def suffixed(text, found, indent, newline=False):
 
 def tensor_format(x, spec):
     """`format(x, spec)`: that of the number for 0-dim tensors."""
-    return format(x.item(), spec) if x.ndim == 0 and not x.is_meta else object.__format__(x, spec)
+    number = x.ndim == 0 and not x.is_meta and (spec or type(x.storage) is not Batched)
+    return format(x.item(), spec) if number else object.__format__(x, spec)

@@ -196,7 +196,9 @@ class Batched(Storage):
     offset are those of the first sample in its memory, and each further one lies whole.stride(0) later. `level` is the call of vmap."""
 
     __slots__ = ("whole", "level")
-    like = None                                                          # a function of who makes them: a tensor of each sample's own
+    # functions of who makes them: a tensor of each sample's own; a call by a rule of the user's, of an autograd.Function so; its node in
+    # the graph around, and tangents and hooks there; what is printed of it
+    like = by_rule = forward = around = remember_tangents = hooked = shown = None
     owner = property(lambda self: self.whole.storage.owner)
 
     @property

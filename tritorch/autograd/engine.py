@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 
 from tritorch.autograd import observed
 from tritorch.autograd.crossing import Crossing
+from tritorch.autograd.for_each import for_each
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import after, keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
@@ -374,10 +375,8 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=Fal
     check(not (materialize_grads and allow_unused is False), "grad", "allow_unused=True or not given with materialize_grads=True", "False",
           error=ValueError)
     if is_grads_batched:
-        given = as_tuple(grad_outputs)
-        rows = [grad(outputs, inputs, [g[k] for g in given], True, create_graph, True, allow_unused, False, materialize_grads)
-                for k in range(len(given[0]))]
-        return tuple([None if column[0] is None else _stack(column) for column in zip(*rows)])
+        return for_each(lambda rows: grad(outputs, inputs, rows, True, create_graph, True, allow_unused, False, materialize_grads),
+                        as_tuple(grad_outputs))
     found = gradients_of("grad", outputs, inputs, grad_outputs, keep, create_graph)
     for k, (t, g) in enumerate(zip(inputs, found)):
         if g is not None:
@@ -388,13 +387,6 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=Fal
             raise RuntimeError("grad: One of the differentiated Tensors appears to not have been used in the graph; "
                                "use allow_unused=True if this is the desired behavior")
     return tuple(found)
-
-
-def _stack(gradients):
-    out = empty((len(gradients), *gradients[0].shape), gradients[0].dtype, gradients[0].device)
-    for k, g in enumerate(gradients):
-        out[k] = g
-    return out
 
 
 __all__ = ["Node", "backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "retains_grad"]

@@ -11,7 +11,9 @@ from tritorch.autograd.engine import grad as differentiate
 from tritorch.autograd.graph import OpNode
 from tritorch.autograd.modes import state
 from tritorch.autograd.slices import CopySlices
+from tritorch.autograd.snapshot import carrying
 from tritorch.errors import check
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor
 
 
@@ -66,7 +68,7 @@ class Level:
                     if op.impls and t.storage in self.buffers:           # a rule gave the tangent back as it came: it may still be written
                         t = t.clone()
                     self.give(o, t)
-                    _remember(o)
+                    remember(o)
         return made
 
     def custom(self, function, args):
@@ -87,10 +89,11 @@ class Level:
                 moved = transpose(function.apply, args, tangents)
         finally:
             state.interpreter = slot
-        for o, t in zip(outs, moved):
+        for k, (o, t) in enumerate(zip(outs, moved)):
             if t is not None and isinstance(o, Tensor):
                 check(t.shape == o.shape, function.__name__, f"a tangent of shape {o.shape} from jvp", t.shape)
                 self.give(o, t)
+                ctx.saved = ctx.saved and [carrying(packed, k, o._tangents) for packed in ctx.saved]
         return made
 
     def push(self, op, args, tangents, outs):
@@ -129,7 +132,7 @@ class Level:
                 current.zero_()
             else:
                 current.copy_(t.expand(o.shape))
-            _remember(o)
+            remember(o)
         return made
 
     def settle(self, x):
@@ -154,8 +157,10 @@ def level_of(args):
     return None
 
 
-def _remember(out):
+def remember(out):
     """An output that its own node saved gets its tangents there as well: it was saved before it had them."""
+    if type(out.storage) is Batched:
+        Batched.remember_tangents(out)
     node, index = out.node, out.index
     if out.base is not None and type(out.base.node) is CopySlices:
         node, index = out.base.node.inner, 0

@@ -9,6 +9,7 @@ from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.snapshot import pack, restore
 from tritorch.cuda.watching import watched
 from tritorch.errors import GradientError, check
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor, Unfollowed, empty
 
 _IN_FUNCTION = Unfollowed("The output of a custom Function is a view")
@@ -18,7 +19,7 @@ class FunctionCtx(graph.Node):
     """What `forward` leaves for `backward`: saved tensors and any attributes. It is the node of the graph itself."""
 
     __slots__ = ("saved", "function", "needs_input_grad", "frame", "__dict__")
-    _to_save, _dirty, _fixed, _materialize, _for_forward, _as_output = (), (), (), True, None, None
+    _to_save, _dirty, _fixed, _materialize, _for_forward, _as_output, _linked = (), (), (), True, None, None, None
 
     def __init__(self, function):
         self.function, self.saved, self.edges, self.needs_input_grad = function, None, (), ()
@@ -64,7 +65,11 @@ class FunctionCtx(graph.Node):
             raise GradientError(f"{self.name()}: expected saved tensors that are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
         values = [restore(self, v, k) for k, v in enumerate(self.saved)]
-        return tuple([self._as_output(v) if self._as_output and v is not None and v.node is self else v for v in values])
+        for k, v in enumerate(values):
+            if v is not None and v.node is self:
+                v = v if self._linked is None else self._linked(v)
+                values[k] = self._as_output(v) if self._as_output else v
+        return tuple(values)
 
     def release(self):
         if self.saved:
@@ -95,7 +100,8 @@ class Function:
     """A differentiable function given by static methods `forward(ctx, *args)` and `backward(ctx, *grads)`; called by `apply`.
 
     `forward` may leave out ctx if there is a `setup_context(ctx, inputs, output)`. A static method `jvp(ctx, *tangents)` gives
-    forward mode; without it backward is transposed.
+    forward mode; without it backward is transposed. Inside of `tritorch.vmap` forward and backward run once for all samples, as all
+    functions do there; with `setup_context` a static method `vmap(info, in_dims, *args)` may stand in for forward.
 
     >>> import tritorch as torch
     >>> class Cube(torch.autograd.Function):
@@ -135,6 +141,12 @@ class Function:
 
     vjp = backward
 
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        """(outputs, their dims) of forward for tensors of all samples: `in_dims` says of each argument along which dim they are, None
+        for what is the same for all; `info` has `batch_size` and `randomness`."""
+        raise NotImplementedError("Function: expected a static method vmap in the subclass")
+
     @classmethod
     def apply(cls, *args, **kwargs):
         """Run forward and record the function as one node. Arguments given by name are put in their places."""
@@ -157,17 +169,20 @@ class Function:
             watched.tracer.applied(cls)
         ctx = FunctionCtx(cls)
         ctx.needs_input_grad = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
+        by_rule = Batched.forward(cls, args) if Batched.forward else None            # there where vmap is used
         with no_grad():
             if cls.setup_context is None:
                 made = cls.forward(ctx, *args)
             else:
-                made = cls.forward(*args)
+                made = cls.forward(*args) if by_rule is None else by_rule[0]
                 cls.setup_context(ctx, args, made)
         outs = list(made) if isinstance(made, tuple) else [made]
         _check_dirty(ctx, args, outs)
         outs = [_as_output(ctx, o, args) for o in outs]
         if state.grad and any(ctx.needs_input_grad):
             _record(ctx, args, outs)
+            if Batched.around and by_rule is None:
+                Batched.around(ctx, args, outs)
         ctx._to_save = ctx._dirty = ctx._fixed = ()
         return tuple(outs) if isinstance(made, tuple) else outs[0], ctx
 

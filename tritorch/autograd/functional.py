@@ -1,4 +1,5 @@
 """Derivatives of functions at a point, under the names of torch.autograd.functional; `tritorch.func` composes better."""
+from importlib import import_module
 from math import prod
 
 from tritorch.autograd.engine import grad
@@ -95,8 +96,9 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
 def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, strategy="reverse-mode"):
     """The Jacobian: for each output (if several) and each input (if several) a tensor of the output's dims, then the input's.
 
-    `vectorize` is accepted and changes nothing; `strategy` is "reverse-mode" or "forward-mode". Rows of complex inputs are gradients, as
-    backward gives them; outputs may be complex in forward mode only, as in PyTorch.
+    `vectorize`: one pass for all elements of an output, in the memory of as many, in the place of a pass for each. `strategy` is
+    "reverse-mode" or "forward-mode". Rows of complex inputs are gradients, as backward gives them; outputs may be complex in forward mode
+    only, as in PyTorch. RuntimeError for `strict` with either, as there.
 
     >>> import tritorch as torch
     >>> torch.autograd.functional.jacobian(lambda x: x * x, torch.tensor([1.0, 2.0]))
@@ -104,23 +106,46 @@ def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, st
             [0., 4.]])
     """
     check(strategy in ("reverse-mode", "forward-mode"), "jacobian", "strategy 'reverse-mode' or 'forward-mode'", strategy)
+    check(not strict or not vectorize and strategy == "reverse-mode", "jacobian", "strict without vectorize, in reverse mode",
+          f"strict=True, vectorize={vectorize}, strategy='{strategy}'")
     many, given = _tuple("jacobian", "inputs", inputs)
     if strategy == "forward-mode":
-        several, columns = _by_forward_mode(func, given)
+        several, columns = (_by_columns if vectorize else _by_forward_mode)(func, given)
         return _shape_back(several, [_shape_back(many, row) for row in columns])
     with enable_grad():
         fresh = _fresh(given, create_graph)
         several, outs = _call("jacobian", func, fresh, strict)
         for out in outs:                                                 # of two real numbers that are one complex there is no one gradient
             check(not out.dtype.is_complex, "jacobian", "real outputs", out.dtype, use="strategy='forward-mode', or view_as_real")
-        rows = []
-        for out in outs:
-            row = [x.new_zeros((*out.shape, *x.shape)) for x in fresh]
-            pulled = [_pull("jacobian", [out.reshape(-1)[k]], fresh, [out.new_ones(())], create_graph, strict) for k in range(out.numel())]
-            for j, x in enumerate(fresh):
-                row[j] = _stacked([p[j] for p in pulled], (*out.shape, *x.shape), row[j])
-            rows.append(_shape_back(many, _finished(row, create_graph)))
+        rows = [_shape_back(many, _finished(_row(out, fresh, create_graph, strict, vectorize), create_graph)) for out in outs]
     return _shape_back(several, rows)
+
+
+def _row(out, inputs, create_graph, strict, vectorize):
+    """The derivatives of one output by every input."""
+    if vectorize:
+        return _jacobians().by_units(lambda unit: _pull("jacobian", [out], inputs, [unit], create_graph, strict), out, inputs)
+    pulled = [_pull("jacobian", [out.reshape(-1)[k]], inputs, [out.new_ones(())], create_graph, strict) for k in range(out.numel())]
+    return [_stacked([p[j] for p in pulled], (*out.shape, *x.shape), x.new_zeros((*out.shape, *x.shape))) for j, x in enumerate(inputs)]
+
+
+def _jacobians():
+    """`tritorch.func.jacobians`, which lies above this layer."""
+    return import_module("tritorch.func.jacobians")
+
+
+def _by_columns(func, inputs):
+    """As `_by_forward_mode`, by one pass."""
+    several = []
+    made = _jacobians().by_columns(lambda *values: _seen(several, func(*values)), inputs)[0]
+    return several[-1], made
+
+
+def _seen(several, made):
+    """A result as a tuple; whether it was one is added to a list."""
+    known, outs = _tuple("jacobian", "the function's result", made)
+    several.append(known)
+    return outs
 
 
 def _stacked(parts, shape, zeros):

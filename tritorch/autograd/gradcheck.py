@@ -2,6 +2,7 @@
 import numpy as np
 
 from tritorch.autograd.engine import grad as differentiate
+from tritorch.autograd.for_each import stacked, vmap
 from tritorch.autograd.forward import jvp
 from tritorch.autograd.modes import enable_grad
 from tritorch.errors import check
@@ -136,6 +137,41 @@ class _Check:
                 if forward:
                     self.compare(np.array(v @ moved[i]), np.array(v @ numeric[i]), what + " in forward mode")
 
+    def batched(self, what, one, likes):
+        """`one`, from a tensor like these to tensors, for two at once as for each alone."""
+        for k, like in likes:
+            rng = np.random.default_rng(k)
+            pair = [_random_like(like, rng, False).detach() for _ in range(2)]
+            alone = [one(k, v) for v in pair]
+            try:
+                together = vmap(lambda v, k=k: one(k, v))(stacked(pair))
+            except RuntimeError as error:
+                raise GradcheckError(f"gradcheck: expected {what} {k} of a batch, by vmap, got {error}") from error
+            for j, (got, *want) in enumerate(zip(together, *alone)):
+                for a, b in zip(got, want):
+                    if not np.allclose(_flat(a), _flat(b), rtol=1e-5, atol=1e-8, equal_nan=True):
+                        raise GradcheckError(f"gradcheck: expected {what} {k} of a batch as one by one, got other results (number {j})")
+
+    def batched_backward(self):
+        """Gradients of a batch of cotangents."""
+        inputs = [self.inputs[j] for j in self.wanted]
+
+        def pulled(i, v):
+            found = differentiate(self.outs[i], inputs, v, retain_graph=True, allow_unused=True)
+            return tuple([x.detach().new_zeros(x.shape) if g is None else g for x, g in zip(inputs, found)])
+
+        self.batched("the gradients of output", pulled, [(i, o) for i, o in enumerate(self.outs) if o.requires_grad])
+
+    def batched_forward(self):
+        """Tangents for a batch of tangents."""
+        def pushed(j, v):
+            def outputs(x):
+                return tuple(_outputs(self.func, [*self.inputs[:j], x, *self.inputs[j + 1:]]))
+
+            return jvp(outputs, (self.inputs[j].detach(),), (v,))[1]
+
+        self.batched("the tangents along input", pushed, [(j, self.inputs[j]) for j in self.wanted])
+
     def shapes_and_dtypes(self):
         for i, out in enumerate(self.outs):
             for j, g in zip(self.wanted, _pulled(self.outs, i, self.inputs, self.wanted, np.ones(_size(out)))):
@@ -168,13 +204,17 @@ def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=
     `eps`. Complex numbers are moved along both axes.
 
     Raises GradcheckError where they do not, or returns False with `raise_exception=False`. `fast_mode` compares random
-    projections of the Jacobians instead of every entry. `masked` and the batched checks are accepted and do nothing.
+    projections of the Jacobians instead of every entry. `check_batched_grad` and `check_batched_forward_grad` hold gradients and tangents
+    of batches, by `vmap`, against those of one by one. `masked` is accepted and does nothing.
 
     >>> import tritorch as torch
     >>> torch.autograd.gradcheck(lambda x: x.sin().sum(), torch.randn(3, dtype=torch.float64, requires_grad=True))
     True
     """
     check(check_forward_ad or check_backward_ad, "gradcheck", "forward or backward mode to check", "neither", error=ValueError)
+    check(check_backward_ad or not check_batched_grad, "gradcheck", "check_backward_ad with check_batched_grad", "False", error=ValueError)
+    check(check_forward_ad or not check_batched_forward_grad, "gradcheck", "check_forward_ad with check_batched_forward_grad", "False",
+          error=ValueError)
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     try:
         with enable_grad():
@@ -184,6 +224,10 @@ def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=
                 if check_undefined_grad:
                     one.undefined()
             (one.fast if fast_mode else one.slow)(check_forward_ad, check_backward_ad)
+            if check_batched_forward_grad:
+                one.batched_forward()
+            if check_batched_grad:
+                one.batched_backward()
     except GradcheckError:
         if raise_exception:
             raise
@@ -223,7 +267,8 @@ def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=
         return tuple(g for g in found if g is not None)
 
     return gradcheck(gradients, (*inputs, *weights), eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception, nondet_tol=nondet_tol,
-                     check_undefined_grad=check_undefined_grad, check_grad_dtypes=check_grad_dtypes, check_forward_ad=check_fwd_over_rev,
+                     check_undefined_grad=check_undefined_grad, check_grad_dtypes=check_grad_dtypes,
+                     check_batched_grad=check_batched_grad and check_rev_over_rev, check_forward_ad=check_fwd_over_rev,
                      check_backward_ad=check_rev_over_rev, fast_mode=fast_mode, masked=masked)
 
 

@@ -5,6 +5,7 @@ from itertools import count
 from tritorch.autograd.modes import state
 from tritorch.autograd.parts import whole
 from tritorch.errors import check
+from tritorch.storage import Batched
 from tritorch.tensor import Leaf, Tensor, swaps
 
 
@@ -121,7 +122,10 @@ def register_hook(self, hook):
     """
     check(self.requires_grad, "register_hook",
           "a tensor that requires grad", "one that does not")
-    return Handle(hooks_of(self.node).tensor, (self.index, hook))
+    handle = Handle(hooks_of(self.node).tensor, (self.index, hook))
+    if type(self.storage) is Batched:                                    # inside of vmap, with perhaps a graph around
+        Batched.hooked(self, hook, lambda: handle.id in handle.hooks)
+    return handle
 
 
 def register_post_accumulate_grad_hook(self, hook):

@@ -61,6 +61,12 @@ def restore(node, packed, k):
     return out
 
 
+def carrying(packed, index, tangents):
+    """The snapshot with tangents, if it is one of the output `index` of its node: it was saved before the output had them."""
+    ours = type(packed) is tuple and packed and type(packed[0]) in _STORAGES and packed[5] is _OUTPUT and packed[6] == index
+    return (*packed[:-1], tangents) if ours else packed
+
+
 def _overwritten(node, packed, name, op):
     """The two-sided sentence: who saved the tensor, who wrote it since."""
     storage, shape, version = packed[0], packed[1], packed[7]

@@ -4,7 +4,7 @@ import math
 from tritorch.distributions import constraints
 from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.parameters import broadcast_all
-from tritorch.tensor import empty
+from tritorch.ops.create import empty
 
 
 class Cauchy(Distribution):
@@ -26,7 +26,7 @@ class Cauchy(Distribution):
     variance = property(lambda self: self.loc.new_full(self._batch_shape, math.inf), doc="Infinite.")
 
     def rsample(self, sample_shape=()):
-        return self.loc + empty(self._extended_shape(sample_shape), self.loc.dtype, self.loc.device).cauchy_() * self.scale
+        return self.loc + empty(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device).cauchy_() * self.scale
 
     def log_prob(self, value):
         if self._validate_args:

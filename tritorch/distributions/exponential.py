@@ -2,8 +2,7 @@
 from tritorch.distributions import constraints
 from tritorch.distributions.exp_family import ExponentialFamily
 from tritorch.distributions.parameters import broadcast_all
-from tritorch.ops.create import zeros_like
-from tritorch.tensor import empty
+from tritorch.ops.create import empty, zeros_like
 
 
 class Exponential(ExponentialFamily):
@@ -29,7 +28,7 @@ class Exponential(ExponentialFamily):
         return -(-x).log()
 
     def rsample(self, sample_shape=()):
-        return empty(self._extended_shape(sample_shape), self.rate.dtype, self.rate.device).exponential_() / self.rate
+        return empty(self._extended_shape(sample_shape), dtype=self.rate.dtype, device=self.rate.device).exponential_() / self.rate
 
     def log_prob(self, value):
         if self._validate_args:

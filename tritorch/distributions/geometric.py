@@ -6,8 +6,7 @@ from tritorch.dtype import finfo
 from tritorch.errors import check
 from tritorch.nn.functional import binary_cross_entropy_with_logits
 from tritorch.ops.bounds import every
-from tritorch.ops.create import zeros_like
-from tritorch.tensor import empty
+from tritorch.ops.create import empty, zeros_like
 
 
 class Geometric(Either, Distribution):
@@ -32,7 +31,7 @@ class Geometric(Either, Distribution):
 
     def sample(self, sample_shape=()):
         p = self.probs.detach()
-        u = empty(self._extended_shape(sample_shape), p.dtype, p.device).uniform_(finfo(p.dtype).tiny, 1)
+        u = empty(self._extended_shape(sample_shape), dtype=p.dtype, device=p.device).uniform_(finfo(p.dtype).tiny, 1)
         return (u.log() / (-p).log1p()).floor()
 
     def log_prob(self, value):

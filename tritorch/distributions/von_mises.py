@@ -6,6 +6,7 @@ from tritorch.distributions import constraints
 from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.parameters import broadcast_all, lazy_property
 from tritorch.dtype import types
+from tritorch.ops.bounds import every
 from tritorch.ops.compare import where
 from tritorch.ops.create import zeros
 from tritorch.ops.random import rand
@@ -49,7 +50,7 @@ class VonMises(Distribution):
             r = _proposal(kappa)
             x = zeros(shape, dtype=types.float64, device=loc.device)
             done = zeros(shape, dtype=types.bool, device=loc.device)
-            while not bool(done.all()):
+            while not bool(every(done).all()):
                 u, v, side = rand((3, *shape), dtype=types.float64, device=loc.device).unbind()
                 z = (math.pi * u).cos()
                 f = (1 + r * z) / (r + z)

@@ -81,7 +81,7 @@ class Wishart(OfCovariance, ExponentialFamily):
             if sample.device.type != "cpu":
                 break
             regular = self.support.check(sample.detach())
-            if bool(regular.all()):
+            if bool(every(regular).all()):
                 break
             warnings.warn("Wishart: a singular sample is drawn again", stacklevel=2)
             sample = where(regular.unsqueeze(-1).unsqueeze(-1), sample, self._draw(sample_shape))

@@ -1,6 +1,7 @@
 """Batch norms that keep no running statistics, as `grad` over samples and `vmap` need them; and tensors without wrappers."""
 from tritorch.errors import tensors
 from tritorch.nn.norm import _BatchNorm
+from tritorch.storage import Batched
 
 
 def replace_all_batch_norm_modules_(root):
@@ -19,6 +20,15 @@ def replace_all_batch_norm_modules_(root):
 
 
 def debug_unwrap(tensor, *, recurse=True):
-    """The tensor itself: the functions that `vmap` and `grad` call get plain tensors, of which there is nothing to unwrap."""
+    """Of a tensor inside of `vmap` that of all samples, along its first dim; with `recurse` that of all vmaps around. Others as they are.
+
+    >>> import tritorch as torch
+    >>> y = torch.vmap(lambda x: print(x.shape, torch.func.debug_unwrap(x).shape) or x)(torch.ones(3, 2))
+    tritorch.Size([2]) tritorch.Size([3, 2])
+    """
     tensors("debug_unwrap", tensor=tensor)
+    while type(tensor.storage) is Batched:
+        tensor = Batched.shown(tensor)[1]
+        if not recurse:
+            break
     return tensor

@@ -122,7 +122,7 @@ def grad(func, argnums=0, has_aux=False):
 
 
 def vjp(func, *primals, has_aux=False):
-    """(func(*primals), a function that maps a cotangent of the output to those of the primals).
+    """(func(*primals), a function that maps a cotangent of the output to those of the primals; None stands for one of zeros).
 
     >>> import tritorch as torch
     >>> y, pull = torch.func.vjp(torch.sin, torch.zeros(2)); pull(torch.ones(2))
@@ -143,9 +143,9 @@ def vjp(func, *primals, has_aux=False):
         given = tree_leaves(cotangents)
         check(len(given) == len(outs), "vjp", f"{len(outs)} cotangents, one an output", len(given))
         for o, c in zip(outs, given):
-            check(isinstance(c, Tensor) and c.shape == o.shape, "vjp", f"a cotangent of shape {tuple(o.shape)}",
+            check(c is None or isinstance(c, Tensor) and c.shape == o.shape, "vjp", f"a cotangent of shape {tuple(o.shape)}",
                   getattr(c, "shape", type(c).__name__))
-        pairs = [(o, c) for o, c in zip(outs, given) if o.requires_grad]
+        pairs = [(o, c) for o, c in zip(outs, given) if o.requires_grad and c is not None]
         if not pairs:
             return tree_map(create.zeros_like, primals)
         follow = state.grad and (watched or any(c.requires_grad or c._tangents for _, c in pairs))

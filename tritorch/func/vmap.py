@@ -49,19 +49,37 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
 
         if chunk_size is None or chunk_size >= size:
             return _mapped(of_samples, wholes, mapped, size, out_dims, randomness)
-        pieces = [_mapped(of_samples, [x[k:k + chunk_size] if m else x for x, m in zip(wholes, mapped)], mapped,
-                          min(chunk_size, size - k), out_dims, randomness) for k in range(0, size, chunk_size)]
-        joined = [column[0] if d is None else cat(list(column), d)
-                  for column, d in zip(zip(*map(tree_leaves, pieces)), _spread("out_dims", out_dims, pieces[0]))]
-        return tree_structure(pieces[0]).unflatten(joined)
+        return _in_pieces(of_samples, wholes, mapped, size, chunk_size, out_dims, randomness)
 
     return wrapped
 
 
+def _in_pieces(func, wholes, mapped, size, chunk_size, out_dims, randomness):
+    """What `func` makes of so many samples after the other."""
+    pieces, start = [], _states(wholes) if randomness == "same" else []
+    for k in range(0, size, chunk_size):
+        _set_back(start)
+        part = [x[k:k + chunk_size] if m else x for x, m in zip(wholes, mapped)]
+        pieces.append(_mapped(func, part, mapped, min(chunk_size, size - k), out_dims, randomness))
+    joined = [column[0] if d is None else cat(list(column), d)
+              for column, d in zip(zip(*map(tree_leaves, pieces)), _spread("out_dims", out_dims, pieces[0]))]
+    return tree_structure(pieces[0]).unflatten(joined)
+
+
+def _states(wholes):
+    """The generators of numbers for tensors like these, with their states."""
+    places = {cpu, *[x.device for x in wholes if isinstance(x, Tensor) and not x.is_meta]}
+    return [(g, g.get_state()) for g in map(default_generator, places)]
+
+
+def _set_back(states):
+    for generator, was in states:
+        generator.set_state(was)
+
+
 def _mapped(func, wholes, mapped, size, out_dims, randomness):
     """What `func` makes of all samples."""
-    places = {cpu, *[x.device for x in wholes if isinstance(x, Tensor) and not x.is_meta]}
-    start = [] if randomness == "error" else [(g, g.get_state()) for g in map(default_generator, places)]
+    start = [] if randomness == "error" else _states(wholes)
     if all(type(x.storage) is not Spread and x.layout is strided for x, m in zip(wholes, mapped) if m):
         level = Level(size, randomness)
         try:
@@ -73,8 +91,7 @@ def _mapped(func, wholes, mapped, size, out_dims, randomness):
             return tree_structure(made).unflatten([_left(level, x, d) for x, d in zip(leaves, _spread("out_dims", out_dims, made))])
         except SampleBySample as found:
             level.start_over(found)
-        for generator, state in start:
-            generator.set_state(state)
+        _set_back(start)
     return _one_by_one(func, wholes, mapped, size, out_dims, randomness, start)
 
 
@@ -95,8 +112,7 @@ def _one_by_one(func, wholes, mapped, size, out_dims, randomness, start):
     drawing.samples = 0 if randomness == "error" else drawn
     try:
         for k in range(size):
-            for generator, state in start if randomness == "same" else ():
-                generator.set_state(state)
+            _set_back(start if randomness == "same" else ())
             rows.append(func(*[x.select(0, k) if m else x for x, m in zip(wholes, mapped)]))
     finally:
         drawing.samples = drawn

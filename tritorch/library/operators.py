@@ -106,7 +106,19 @@ class CustomOpDef:
         self._opoverload.register_autocast(device_type, cast_inputs)
 
     def register_vmap(self, func=None):
-        """Accepted, and never called: `tritorch.vmap` runs the operator for one sample after the other, which needs no rule."""
+        """Say what runs inside of `tritorch.vmap`: `func(info, in_dims, *args)` is given tensors of all samples, along the dims that
+        in_dims says (None: the same for all), and returns (results, their dims).
+
+        >>> import tritorch as torch
+        >>> @torch.library.custom_op("docs::total", mutates_args=())
+        ... def total(x: torch.Tensor) -> torch.Tensor:
+        ...     return torch.tensor(float(x.numpy().sum()))
+        >>> @total.register_vmap
+        ... def _(info, in_dims, x):
+        ...     return x.movedim(in_dims[0], 0).flatten(1).sum(1), 0
+        >>> torch.vmap(total, in_dims=1)(torch.ones(2, 3))
+        tensor([2., 2., 2.])
+        """
         return self._opoverload.register_vmap(func)
 
     def register_torch_dispatch(self, torch_dispatch_class, fn=None, /):

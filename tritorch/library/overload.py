@@ -12,6 +12,7 @@ from tritorch.cuda.watching import watched
 from tritorch.device import as_device
 from tritorch.errors import check, sentence
 from tritorch.ops import namespaces
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor
 from tritorch.utils._pytree import tree_leaves
 
@@ -48,7 +49,7 @@ class OpOverload(namespaces.OpOverload):
         self._tails = {k: tuple([a.default for a in self._places[k:]]) for k in range(len(self._places) + 1)
                        if len(self._places) == len(schema.arguments) and all(a.has_default_value() for a in self._places[k:])}
         self._kernels, self._fake, self._backward, self._setup, self._casts, self._classes = {}, None, None, None, {}, {}
-        self._implicit, self._around = None, {}                          # made of operators; by "AutogradCUDA", "AutocastCPU"…
+        self._vmap, self._implicit, self._around = None, None, {}        # made of operators; by "AutogradCUDA", "AutocastCPU"…
         self._function = type(self._opname, (_Custom,), {"operator": self})
         operators[self.name()] = self
         namespaces.add(self, self.namespace, self._opname, self._overloadname)
@@ -110,10 +111,13 @@ class OpOverload(namespaces.OpOverload):
         return fn
 
     def register_vmap(self, func=None, /):
-        """Accepted, and never called: `tritorch.vmap` runs the operator for one sample after the other, which needs no rule."""
+        """Say what runs inside of `tritorch.vmap` in the place of the function for the device: `func(info, in_dims, *args)`, which is given
+        tensors of all samples, along the dims that in_dims says (None: the same for all), returns (results, their dims); `info` has
+        `batch_size` and `randomness`. Without it the function is run on tensors of samples, or for each sample if it looks at memory."""
         if func is None:
             return self.register_vmap
         check(callable(func), self.name(), "a function", type(func).__name__, error=TypeError)
+        self._vmap = func
         return func
 
     # -------------------------------------------------------------- calls
@@ -227,8 +231,11 @@ class Call:
         return made if many else None
 
     def rule(self):
-        """What was registered for a class of tensors that is among the arguments, as a function of the arguments; None without one."""
+        """What was registered for a class of tensors that is among the arguments, or for vmap, as a function of the arguments; None without
+        one."""
         operator = self.operator
+        if operator._vmap is not None and any(type(x.storage) is Batched for x in self.tensors):
+            return lambda *args, **kwargs: Batched.by_rule(operator.name(), operator._vmap, args, kwargs)
         for cls, fn in operator._classes.items():
             if any(isinstance(x, cls) for x in self.tensors):
                 kinds = tuple({type(x) for x in self.tensors})

@@ -78,14 +78,14 @@ def _sizes(sizes, size=None):
         raise TypeError(sentence("empty", "ints or a sequence of ints as sizes", repr(size))) from None
 
 
-newborn = []                                     # sets of the memory of tensors that are made: see vmap
+newborn = {}                                     # sets of the memory of tensors that are made, by who wants to know: see vmap
 
 
 def _finish(out, requires_grad, pin_memory=False):
     if pin_memory:
         out = copy.pin_memory(out)
     out.storage.version = 0                                              # filling it was no write in place
-    for made in newborn:
+    for made in tuple(newborn.values()) if newborn else ():
         made.add(out.storage)
     if state.inference:
         out._inference = True

@@ -94,7 +94,7 @@ def resolve(input, key, value=None):
     if used > len(input.shape):
         raise IndexError(sentence("index", f"at most {len(input.shape)} indices for shape {input.shape}", used))
     check(ellipses < 2, "index", "at most one Ellipsis", "more", error=IndexError)
-    out, picks, numbers, dim = input, {}, [], 0
+    out, picks, dim = input, {}, 0
     for k in items:
         if k is Ellipsis:
             dim += len(input.shape) - used
@@ -115,22 +115,20 @@ def resolve(input, key, value=None):
                 picks[dim + d] = _near(places, input.device)
             dim += k.dim()
         else:
-            if not k.shape:
-                numbers.append(dim)
             picks[dim], dim = _near(k, input.device), dim + 1
     if not picks:
         return out, None
-    if numbers and len(numbers) < len(picks):
-        return _neighbours(out, picks, numbers)
+    if len(picks) > 1 and 0 < sum([not k.shape for k in picks.values()]) < len(picks):
+        return _neighbours(out, picks)
     return out, tuple([picks.get(d) for d in range(len(out.shape))])
 
 
-def _neighbours(out, picks, numbers):
+def _neighbours(out, picks):
     """The dims at which samples of vmap have a number each, which selects as one that all have, moved to the first of the other picked
     ones: so these are neighbours if they were but for such dims."""
-    first = min([d for d in picks if d not in numbers])
+    numbers = [d for d, k in picks.items() if not k.shape]
     order = [d for d in range(len(out.shape)) if d not in numbers]
-    place = order.index(first)
+    place = order.index(min([d for d in picks if d not in numbers]))
     order = [*order[:place], *numbers, *order[place:]]
     return view.permute_dims(out, order), tuple([picks.get(d) for d in order])
 
@@ -154,7 +152,7 @@ def _as_index(k, device):
         if not k.shape and not k.dtype.is_floating_point and type(k.storage) is not Batched:
             return int(k.item())                                         # a view, as with a Python number
         check(not k.dtype.is_floating_point, "index", "tensors of integers or bools", k.dtype, error=IndexError)
-        return k
+        return k if k.shape else k.to(types.int64)
     if isinstance(k, np.bool_):
         return bool(k)
     if isinstance(k, (list, tuple, np.ndarray, range)):

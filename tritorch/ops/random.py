@@ -17,8 +17,7 @@ from tritorch.ops.bounds import HUGE, TINY, within
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.copy import deliver, like_strides
-from tritorch.ops.create import empty as unset
-from tritorch.ops.create import empty_like
+from tritorch.ops.create import empty, empty_like, strided_empty
 from tritorch.ops.draws import (
     place,
     random_cauchy,
@@ -34,7 +33,7 @@ from tritorch.ops.poisson import random_poisson
 from tritorch.ops.sorting import searchsorted
 from tritorch.shape import broadcast_shapes, contiguous_strides, numel
 from tritorch.storage import Batched, Spread
-from tritorch.tensor import Tensor, empty
+from tritorch.tensor import Tensor
 
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
@@ -44,7 +43,7 @@ def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=Fa
     shape = whole_numbers("rand", "sizes", shape)
     device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
     if dtype.is_complex:
-        out = unset(shape, dtype=dtype, device=device) if out is None else out
+        out = empty(shape, dtype=dtype, device=device) if out is None else out
         refill_parts(out, fill, a, b, generator)
         return out.requires_grad_() if requires_grad else out
     values = shape, dtype, device, a, b, *place(device, generator, numel(shape))
@@ -65,7 +64,7 @@ def size_of(sizes, size=None):
 def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
     """As `made`, for the shape, dtype, device and order of dims of x."""
     strides, device = like_strides("rand_like", x, memory_format), x.device if device is None else as_device(device)
-    out = None if strides == contiguous_strides(x.shape) else empty(x.shape, chosen(dtype, x.dtype), device, strides)
+    out = None if strides == contiguous_strides(x.shape) else strided_empty(x.shape, strides, dtype=chosen(dtype, x.dtype), device=device)
     if type(x.storage) is Batched and out is not None:
         out = Batched.like(x, x.shape, out.dtype, device, strides)
     out = Spread.like(x, chosen(dtype, x.dtype), device) if type(x.storage) is Spread else out

@@ -5,6 +5,8 @@ from tritorch.autograd.graph import Node, cuda_streams
 from tritorch.autograd.modes import state
 from tritorch.autograd.snapshot import pack, restore
 from tritorch.errors import GradientError, check
+from tritorch.layout import strided
+from tritorch.storage import Batched
 from tritorch.tensor import Tensor
 
 
@@ -41,6 +43,8 @@ def recorded(label, out, inputs, *kept):
         return out
     wanted = [isinstance(x, Tensor) and x.requires_grad for x, _ in inputs]
     if any(wanted):
+        if out.layout is strided and type(out.storage) is Batched:       # no graph around vmap would see this node
+            raise out.storage.level.no_values()
         node = SparseNode()
         node.label, node.rules, node.outputs, node.seq = label, [rule for _, rule in inputs], 1, graph.next_seq()
         node.hooks = node.streams = node.trace = node.shapes = None

@@ -12,6 +12,7 @@ from tritorch.autograd import backward as run_backward
 from tritorch.autograd import enable_grad, is_grad_enabled
 from tritorch.autograd.function import Function
 from tritorch.autograd.graph import saved_tensors_hooks
+from tritorch.autograd.modes import state
 from tritorch.device import cpu, device
 from tritorch.errors import check
 from tritorch.generator import default_generator
@@ -65,8 +66,8 @@ def set_device_states(devices, states, *, device_type=None):
     >>> import tritorch as torch
     >>> set_device_states(*get_device_states(torch.ones(2)))               # the CPU is none
     """
-    for index, state in zip(devices, states) if device_type != "meta" else ():
-        default_generator(device("cuda", index)).set_state(state)
+    for index, was in zip(devices, states) if device_type != "meta" else ():
+        default_generator(device("cuda", index)).set_state(was)
 
 
 def noop_context_fn():
@@ -75,25 +76,32 @@ def noop_context_fn():
 
 
 class _Surroundings:
-    """What a run of the function depends on besides its arguments: random numbers and autocast."""
+    """What a run of the function depends on besides its arguments: random numbers, autocast, and calls of vmap around."""
 
     def __init__(self, args, preserve):
         devices = {cpu, *[a.device for a in tree_iter(args) if isinstance(a, Tensor) and not a.is_meta]}
         self.states = [(default_generator(d), default_generator(d).get_state()) for d in devices] if preserve else []
         self.indices = [d.index for d in devices if d is not cpu]
         self.casts = [(kind, amp.is_autocast_enabled(kind), amp.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")]
-        self.caching = amp.is_autocast_cache_enabled()
+        self.caching, self.levels, at = amp.is_autocast_cache_enabled(), [], state.interpreter
+        while at is not None:
+            if hasattr(at, "works"):                                     # a call of vmap
+                self.levels.insert(0, at)
+            at = at.outer
 
     @contextlib.contextmanager
     def again(self):
         with contextlib.ExitStack() as stack:
             if self.states:
                 stack.enter_context(fork_rng(self.indices))
-                for generator, state in self.states:
-                    generator.set_state(state)
+                for generator, was in self.states:
+                    generator.set_state(was)
             for kind, enabled, dtype in self.casts:
                 if enabled or amp.is_autocast_enabled(kind):
                     stack.enter_context(amp.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self.caching))
+            for level in self.levels:
+                if not level.works:                                      # the arguments are its samples
+                    stack.enter_context(level)
             yield
 
 

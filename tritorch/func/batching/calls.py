@@ -23,10 +23,27 @@ def rule(*names, table=rules):
 
 
 class Call:
-    """A call of `op` inside of vmap with `size` samples. `args` are its arguments with tensors of all samples where they differ from sample
-    to sample, which `where` says of each (of each in a tuple); all other tensors are as they are. `given` are the arguments as the function
-    sees them, of one sample; `promises` what the operator promises of one: (shape, dtype, device, …) of each result. `out` are the tensors
-    to write, if it is a call in place; results that are others are copied there."""
+    """A call of `op` inside of vmap with `size` samples, as a rule sees it.
+
+    `args` are its arguments, with tensors of all samples, along their first dims, where they differ from sample to sample: `where` says
+    that of each, of each in a tuple. All others are as they are. `given` are the arguments as the function sees them, of one sample, and
+    `promises` what the operator promises of one: (shape, dtype, device, …) of each result. `out` are the tensors to write if it is a
+    call in place, else None; results that are others are copied there.
+
+    >>> import tritorch as torch
+    >>> @torch.dispatch.op
+    ... def total(x, scale=1.0):                                           # of all elements of a tensor of any shape
+    ...     return (), x.dtype, x.device
+    >>> @total.impl("cpu")
+    ... def total_cpu(out, x, scale):
+    ...     out[...] = x.sum() * scale
+    >>> @total.batch
+    ... def total_batch(call):
+    ...     return call["x"].flatten(1).sum(1) * call["scale"]             # of all samples at once
+    >>> torch.vmap(total)(torch.ones(3, 2, 2))
+    tensor([4., 4., 4.])
+    >>> del torch.dispatch.registry["total"]
+    """
 
     def __init__(self, level, op, given, promises, out=None, written=()):
         self.level, self.op, self.size, self.given, self.promises, self.out = level, op, level.size, given, promises, out

@@ -12,6 +12,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
     attention,
     calls,
     draws,
+    functions,
     indexing,
     losses,
     matrices,
@@ -23,7 +24,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
     views,
     windows,
 )
-from tritorch.func.batching.calls import Call, is_batched, rules
+from tritorch.func.batching.calls import Call, is_batched
 from tritorch.generator import drawing
 from tritorch.ops import create
 from tritorch.ops.complex import view_as_real
@@ -43,6 +44,7 @@ class Level(Interpreter):
         self.size, self.randomness, self.works = size, randomness, False
         self.made_here, self.changed = weakref.WeakSet(), None           # memory; the operator that changed memory of others
         self.copies = weakref.WeakSet()                                  # memory of copies of what vmap was given
+        self.given = weakref.WeakSet()                                   # memory of what it was given
 
     # -------------------------------------------------------------- in and out
     def __enter__(self):
@@ -53,9 +55,10 @@ class Level(Interpreter):
                 place = found, "outer"
         self.place, self.outer = place, getattr(*place)
         setattr(*place, self)
+        self.depth = 1 if found is None else found.depth + 1
         modes.interpreted = True
         self.works, self.drawing = True, (drawing.samples, drawing.levels)
-        create.newborn.append(self.made_here)
+        create.newborn[id(self)] = self.made_here
         if self.randomness == "different" and self.size > 1:
             drawing.samples, drawing.levels = drawing.samples * self.size, (*drawing.levels, self)
         elif self.randomness == "error":
@@ -64,7 +67,7 @@ class Level(Interpreter):
 
     def __exit__(self, *exception):
         (drawing.samples, drawing.levels), self.works = self.drawing, False
-        create.newborn[:] = [s for s in create.newborn if s is not self.made_here]
+        del create.newborn[id(self)]
         setattr(*self.place, self.outer)
 
     def entered(self, whole):
@@ -73,6 +76,7 @@ class Level(Interpreter):
         if any(n > 1 and s > whole.strides[0] for n, s in zip(whole.shape, whole.strides)) and whole.strides[0]:
             whole = whole.contiguous()
             self.copies.add(whole.storage)
+        self.given.add(whole.storage)
         out = self.sample(whole)
         if whole.requires_grad:
             out.node = Leaf(out)
@@ -84,6 +88,7 @@ class Level(Interpreter):
         """The tensor of all samples, along `dim`."""
         whole = self.whole(x) if self.has(x) else x.expand(self.size, *x.shape)
         out = whole.movedim(0, dim)
+        out._inference = out._inference or x._inference
         if x._tangents is not None and self.has(x):
             out = out.view_as(out)
             out._tangents = {level: self.leave(t, dim) for level, t in x._tangents.items()}
@@ -98,7 +103,14 @@ class Level(Interpreter):
         return strided(batched(whole, self), whole.shape[1:], whole.strides[1:], whole.offset, whole.dtype)
 
     def whole(self, x, to_write=False):
-        """The tensor of all samples of x. It belongs to the graph around if x has a history."""
+        """The tensor of all samples of x. It belongs to the graph around if x has a history, and has x's tangents, which that saves."""
+        out = self.placed(x, to_write)
+        if x._tangents is not None and state.grad:
+            out._tangents = {level: self.whole(t) if is_batched(t, self) else t.expand(self.size, *t.shape)
+                             for level, t in x._tangents.items()}
+        return out
+
+    def placed(self, x, to_write):
         root = x.storage.whole
         step = root.strides[0] * root.dtype.itemsize // x.dtype.itemsize
         shape, strides = (self.size, *x.shape), (step, *x.strides)
@@ -172,7 +184,7 @@ class Level(Interpreter):
     def made(self, op, args, promise, out=None, written=()):
         """The results of all samples."""
         call = Call(self, op, args, (promise,) if type(promise) is tuple else promise, out, written)
-        rule = rules.get(op.__name__) or pointwise.rule_of(op)
+        rule = op.batch_rule or pointwise.rule_of(op)
         made = (rule if "seed" not in op.names else self.of_random(op, args, rule))(call)
         return made if type(made) in (tuple, list) else (made,)
 
@@ -202,6 +214,8 @@ class Level(Interpreter):
                 self.adopt(o)
             elif o.storage.whole.storage in self.copies:
                 raise SampleBySample
+            elif o.storage.whole.storage in self.given:
+                self.changed = op.__name__
         promise = op.body(*args)
         promises = (promise,) if type(promise) is tuple else promise
         for o, p in zip(written, promises):
@@ -253,4 +267,15 @@ def like(x, shape, dtype, device, strides=None):
     return level.sample(empty_strided(*every, dtype, device))
 
 
-Batched.like = staticmethod(like)
+def remember_tangents(x):
+    """Have the graph around know the tangents of a result, too, which it may have saved before the result had them."""
+    if x.storage.whole.requires_grad:
+        forward.remember(x.storage.level.whole(x))
+
+
+def shown(x):
+    """(which vmap around it is, the outermost being 1; the tensor of all samples) of a sample."""
+    return x.storage.level.depth, x.storage.level.whole(x)
+
+
+Batched.like, Batched.remember_tangents, Batched.shown = map(staticmethod, (like, remember_tangents, shown))

@@ -40,9 +40,18 @@ def beside(call, weight):
     return weight.reshape(call.size * own[0], own[1], *[1] * (len(own) - 2))
 
 
+def of_targets(call):
+    """Losses of the same logits for targets of each sample's own, which are one more dim of the logits, without memory for it."""
+    logits = call["input"].unsqueeze(2)
+    logits = logits.expand(*logits.shape[:2], call.size, *logits.shape[3:])
+    return tuple([x.movedim(1, 0).contiguous() for x in call.op(logits, call["target"].movedim(0, 1), *call.args[2:])])
+
+
 @rule("cross_entropy_rows")
 def cross_entropy_rows(call):
     """More samples. Weights of each sample's own multiply losses without weights."""
+    if call.where[:3] == [False, True, False] and not _single(call):
+        return of_targets(call)
     input, target, ignored, smoothing = joined(call, "input"), joined(call, "target"), call["ignore_index"], call["label_smoothing"]
     if not call.differs("weight"):
         return parted(call, *call.op(input, target, call["weight"], ignored, smoothing))
@@ -82,6 +91,8 @@ def cross_entropy_backward(call):
 @rule("nll_rows")
 def nll_rows(call):
     """More samples. Weights of each sample's own multiply losses without weights."""
+    if call.where[:3] == [False, True, False] and not _single(call):
+        return of_targets(call)
     input, target, ignored = joined(call, "input"), joined(call, "target"), call["ignore_index"]
     if not call.differs("weight"):
         return parted(call, *call.op(input, target, call["weight"], ignored))

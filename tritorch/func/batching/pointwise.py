@@ -27,10 +27,12 @@ def pointwise(call):
 
 
 def rule_of(op):
-    """The rule of an operator that is in no table."""
-    ours = op.aliasable is True and op.__name__ not in OTHERS and op.__module__.partition(".")[0] == "tritorch"
-    rules[op.__name__] = pointwise if ours else each
-    return rules[op.__name__]
+    """The rule of an operator that is called the first time. Rules by name are those of our own operators alone."""
+    if op.__module__.partition(".")[0] != "tritorch":
+        op.batch(each)
+    else:
+        op.batch(rules.setdefault(op.__name__, pointwise if op.aliasable is True and op.__name__ not in OTHERS else each))
+    return op.batch_rule
 
 
 @rule("copy_to")

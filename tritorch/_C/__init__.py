@@ -6,6 +6,7 @@ True
 """
 from types import SimpleNamespace as _Namespace
 
+from tritorch._C import _functorch
 from tritorch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from tritorch.device import as_device, cpu
 from tritorch.errors import LinAlgError as _LinAlgError  # noqa: F401
@@ -39,8 +40,8 @@ def _get_tracing_state():
 
 
 def _are_functorch_transforms_active():
-    """Always False: the functions that `vmap` and the like call are given plain tensors."""
-    return False
+    """Whether a function is run by `vmap` or in forward mode. Reverse mode gives functions plain tensors, of which nobody can tell."""
+    return any(True for _ in _functorch._levels())
 
 
 def _get_privateuse1_backend_name():
