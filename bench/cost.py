@@ -43,7 +43,7 @@ _TABLE = [(re.compile(pattern), *cost) for pattern, *cost in [
 def operations(program, cubin):
     """The cost of every instruction, so that all of them together keep every pipe as busy as what ptxas made of them."""
     ops = [_op(ins) for ins in program.code]
-    total, cycles = sass.busy(cubin)
+    total, cycles = sass.busy(cubin, sass.copies(program, cubin))
     counted = collections.Counter()
     for op in ops:
         counted[op.pipe] += op.busy

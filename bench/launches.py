@@ -110,7 +110,7 @@ class Account(Interpreter):
 
 class Beside(Account):
     """An Account of a driver that does run its kernels; one made before any of them is loaded knows all of them. `then`, if there is one,
-    is called with each Launch, while its tensors are there."""
+    is called with each Launch and its arguments by their names, while its tensors are there."""
 
     then = None
 
@@ -129,9 +129,11 @@ class Beside(Account):
         return types.SimpleNamespace(launch=launch, info=function.info)
 
     def launched(self, start, grid, leaves, values):
+        leaves = list(leaves)
         super().launched(start, grid, leaves, values)
         if self.then:
-            self.then(self.launches[-1])
+            _, places, settled = self.last
+            self.then(self.launches[-1], {**settled, **dict(zip(places, leaves))})
 
     def steps(self, tensors, numbers):
         if "lists_ptr" not in tensors or "PROGRAMS" not in numbers:      # the kernel that makes lists has no programs that stay

@@ -21,7 +21,7 @@ def predicted(fake, account, program):
     def seen(kernel, launch):
         latest[:] = kernel, launch
 
-    def then(launch):
+    def then(launch, given):
         kernel, started = latest
         key = launch, id(kernel), started.grid
         if key not in known:

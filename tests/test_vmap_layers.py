@@ -1,7 +1,7 @@
 """vmap over images, attention, recurrent layers and nets of them: what a loop over the samples gives, from one call of each operator."""
 import numpy as np
 import pytest
-from batched_calls import Log, check, choices, draw, layouts, of_choice
+from batched_calls import Log, check, choices, draw, layouts, looped, of_choice
 from both import both
 
 import tritorch as torch
@@ -301,3 +301,29 @@ def test_beside_pytorch(torch):
                 vmap(grad(lambda a: torch.linalg.slogdet(a)[1]))(square), vmap(torch.matmul, (1, 0), -1)(values(2, 3, 4), values(3, 4)),
                 vmap(torch.addmm, (None, 0, None))(values(4), values(3, 2, 5), values(5, 4))]
     return [nets, heads, matrices]
+
+
+# ------------------------------------------------------------------ the graph around
+def attended(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+AROUND = {"convolution": (lambda x, w: F.conv2d(x, w, groups=2), (2, 4, 5, 5), (4, 2, 3, 3)),
+          "attention": (attended, (2, 4, 5, 3), (2, 2, 6, 3), (2, 2, 6, 3)),
+          "cross entropy of a layer": (lambda x, w: F.linear_cross_entropy(x, w, torch.tensor([0, 4, 2])), (3, 4), (5, 4)),
+          "solution": (lambda a, b: torch.linalg.solve(a @ a.mT + torch.eye(4, dtype=a.dtype), b), (4, 4), (4, 2)),
+          "gradient": (lambda x, w: grad(lambda v: F.conv2d(v, w, padding=1).sin().sum())(x), (1, 2, 4, 4), (2, 2, 3, 3)),
+          "pooling": (lambda x, y: F.max_pool2d(x * y, 2), (2, 2, 4, 6), (2, 2, 4, 6))}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_gradients_around(name):
+    """Of what vmap returns, with respect to what it is given: what is the same for all samples, too."""
+    fn, *shapes = AROUND[name]
+    for dims in choices(len(shapes)):
+        tensors = of_choice(dims, [draw(3, *shape, seed=k) for k, shape in enumerate(shapes)])
+        ours, loop = [[x.clone().requires_grad_() for x in tensors] for _ in range(2)]
+        vmap(fn, dims)(*ours).sin().sum().backward()
+        looped(fn, dims, loop, 3)[0].sin().sum().backward()
+        for a, b in zip(ours, loop):
+            np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), atol=1e-10)

@@ -205,3 +205,34 @@ def test_factors():
 def test_tolerances_of_pseudo_inverses(dims):
     A, atol = of_choice(dims, [draw(4, 2, 5, 3), draw(4, positive=True) / 4])
     check(lambda A, atol: torch.linalg.pinv(A, atol=atol, rtol=0.0), dims, A, atol, once=["pseudo_inverse"])
+
+
+@pytest.mark.parametrize("dims", choices(3))
+def test_in_place(dims):
+    """Sums that are added to, and tensors made for all samples that each fills with its own."""
+    c, a, b = of_choice(dims, [draw(3, 4, 5), draw(3, 4, 2), draw(3, 2, 5)])
+
+    def added(c, a, b):
+        total = c.clone()
+        total.addmm_(a, b, beta=0.5, alpha=2)
+        total[1:3].addmm_(a[1:3], b)
+        return total
+
+    def filled(c, a, b):
+        out = torch.empty(4, 5, dtype=c.dtype)
+        torch.mm(a, b, out=out)
+        return out + torch.linalg.solve(torch.eye(4, dtype=c.dtype) * 2, c, out=torch.empty(4, 5, dtype=c.dtype))
+
+    check(added, dims, c, a, b)
+    check(filled, dims, c, a, b)
+
+
+def test_values_that_are_checked():
+    """One matrix without a factor is told, and which; what decides how often matrices are squared is decided for all."""
+    good, bad = torch.eye(2, dtype=torch.float64), -torch.eye(2, dtype=torch.float64)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"cholesky.*\(batch element 1\)"):
+        vmap(torch.linalg.cholesky)(torch.stack([good, bad]))
+    with pytest.raises(torch.linalg.LinAlgError, match=r"linalg.inv.*\(batch element 0\)"):
+        vmap(vmap(torch.linalg.inv))(torch.zeros(2, 1, 3, 3))
+    check(torch.linalg.matrix_exp, (0,), torch.stack([draw(3, 3), 9 * draw(3, 3, seed=1), torch.zeros(3, 3, dtype=torch.float64)]))
+    check(torch.cholesky_inverse, (0,), draw(4, 3, 3).tril() + 4 * good.new_ones(3, 3).tril())

@@ -1,5 +1,12 @@
 """Rows that are looked up, added and joined; sorting."""
+import numpy as np
+
 from bench.anchors import Case, Input, backward, half, of
+
+
+def normal(shape):
+    """Numbers that are the same for all: how far a sort sends its neighbours depends on them, in a prediction too."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def cases(size):
@@ -11,7 +18,7 @@ def cases(size):
                [half(tokens, width), places, half(vocabulary, width, grad=True)], 2 * tokens * width + 4 * vocabulary * width)
     n, = size(1 << 26)
     rows, columns = size((1 << 26) // 4096, 4096)
-    flat, matrix, total = Input((n,)), Input((rows, columns)), 4 * rows * columns
+    flat, matrix, total = Input((n,), values=normal), Input((rows, columns)), 4 * rows * columns
     yield Case("sort 1-D f32 64M", of(lambda T, x: T.sort(x)), [flat], 12 * n, aim=0.7)
     yield Case("sort rows of 4096 f32", of(lambda T, x: T.sort(x, 1)), [matrix], 16 * rows * columns)
     yield Case("topk 64 of 4096 f32", of(lambda T, x: T.topk(x, min(64, x.shape[1]))), [matrix], total, aim=3.0)

@@ -58,7 +58,7 @@ def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, by_
                **more, **blocks)
 
     tiles = _blocks(*about, by_channels or SEVERAL)
-    one_each = [{"BLOCK_C": 1, "BLOCK_P": tile(32 * warps, 1024), "FLAT": True, "num_warps": warps} for warps in (4, 8)]
+    one_each = [{"BLOCK_C": 1, "BLOCK_P": tile(32 * warps, 1024), "FLAT": True, "num_warps": warps} for warps in (4, 8, 2)]
     ways = [{**known, **blocks} for k, (known, *_) in enumerate(forms) for blocks in (one_each if k else tiles)]
     run(tuner.choose(kernel.__name__, key, ways, kernel, run))
 

@@ -12,8 +12,8 @@ ROWS_OR_KEYS = "g", "gradient", "query", "key", "value", "out", "lse"
 @rule("attention")
 def attention(call):
     """Samples are batches; where they share keys and values of several batches they are more query heads of each key head instead."""
-    mask, shared = call["attn_mask"], call.where[:4] == [True, False, False, False]
-    if shared and call["key"].shape[0] > 1 and not call["dropout"][0] and (mask is None or mask.shape[-3:-2] in ((), (1,))):
+    mask, shared, (batches, heads, *_) = call["attn_mask"], call.where[:4] == [True, False, False, False], call.sample("key").shape
+    if shared and batches > 1 and heads and not call["dropout"][0] and (mask is None or mask.shape[-3:-2] in ((), (1,))):
         return _of_groups(call)
     return _attention(call)
 

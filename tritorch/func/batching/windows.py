@@ -5,12 +5,15 @@ from tritorch.ops import create
 
 
 def _images(call, *names):
-    """The operator with all samples' images one after the other."""
-    folded = {name: fold(call.all(call.op.names.index(name))) for name in names}
-    made, shapes = call.op(*call.put(**folded)), [promise[0] for promise in call.promises]
-    if len(shapes) == 1:
-        return unfold(made, call.size, shapes[0])
-    return tuple([unfold(x, call.size, shape) for x, shape in zip(made, shapes)])
+    """The operator with all samples' images one after the other, in the order in which they lie."""
+    images = [call.all(call.op.names.index(name)) for name in names]
+    beside = 0 < images[0].strides[0] < images[0].strides[1]             # the same image of all samples: so a convolution leaves them
+    folded = {name: fold(x.movedim(0, 1) if beside else x) for name, x in zip(names, images)}
+    made = call.op(*call.put(**folded))
+    found = []
+    for x, (shape, *_) in zip(made if type(made) is tuple else (made,), call.promises):
+        found.append(unfold(x, shape[0], (call.size, *shape[1:])).movedim(1, 0) if beside else unfold(x, call.size, shape))
+    return tuple(found)
 
 
 @rule(*"max_pool max_pool_values avg_pool avg_pool_volume max_pool_volume max_pool_volume_values resize".split())

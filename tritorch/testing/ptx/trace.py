@@ -51,16 +51,20 @@ class Traced:
 
 
 @contextlib.contextmanager
-def tracing(device, blocks=8, limit=0, near=0, whole=()):
+def tracing(device, blocks=8, limit=0, near=0, whole=(), few=0):
     """Inside, only some CTAs of every launch run, `blocks` of them, from all of its grid, for at most `limit` instructions of the machine
     (0: to the end), and `near` before each. Kernels of the names in `whole` run before they are traced, all of them, as what they write
-    decides what others do. Gives a list of Traced."""
+    decides what others do; so do, once they are traced, launches of at most `few` instructions of warps. Gives a list of Traced."""
     found = []
 
     def traced(kernel, launch):
         if kernel.program.name in whole:
             type(device)._run(device, kernel, launch)            # also where launches are skipped
-        found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks), limit, near))
+        total = int(np.prod(launch.grid))
+        one = trace(kernel, launch, device.memory, sample(total, blocks), limit, near)
+        found.append(one)
+        if len(one.blocks) < total and one.whole and sum(map(len, one.warps)) * total <= few * len(one.blocks):
+            type(device)._run(device, kernel, launch)            # one whose CTAs all ran, perhaps in place, has done it
 
     with running(device, traced):
         yield found
