@@ -290,10 +290,10 @@ import sys
 import tritorch as torch
 import test_ahead
 from tritorch.cuda import compiler_pool, driver
-compiler_pool.cores = lambda: 3
+compiler_pool.cores = lambda: 2
 with driver.using(test_ahead.Told()):
     x = torch.zeros(8, device="cuda")
-    for f in (torch.exp, torch.log, torch.sin, torch.cos, torch.tanh, torch.sqrt):
+    for f in (torch.exp, torch.log, torch.sin, torch.cos):
         f(x)
     pids = []
     while not pids:

@@ -197,9 +197,9 @@ def test_rows_masked_by_a_finite_number_see_everything(dtype, low, cuda):
             np.testing.assert_allclose(number(got), want, rtol=tolerance, atol=tolerance * abs(want).mean())
 
 
-@pytest.mark.parametrize("shape, slopes", [((3, 4), False), ((2, 1, 1, 4), False), ((2,), True)])
-def test_numeric_gradients_to_second_order(shape, slopes):
-    q, k, v = [from_array(draw(2, heads, n, 2, seed=n)).requires_grad_() for heads, n in ((2, 3), (1, 4), (1, 4))]
+@pytest.mark.parametrize("batch, shape, slopes", [(1, (3, 4), False), (2, (2, 1, 1, 4), False), (1, (2,), True)])
+def test_numeric_gradients_to_second_order(batch, shape, slopes):
+    q, k, v = [from_array(draw(batch, heads, n, 2, seed=n)).requires_grad_() for heads, n in ((2, 3), (1, 4), (1, 4))]
     bias = from_array(np.abs(draw(*shape))).requires_grad_()
 
     def call(q, k, v, bias):

@@ -114,8 +114,10 @@ def day(tmp_path, *steps):
                                            ready=False))
 
 
-def test_steps_in_a_rehearsal(tmp_path, capsys):
+def test_steps_in_a_rehearsal(tmp_path, capsys, monkeypatch):
+    """Of the kinds of kernels two: the simulated device's tiles are of none, so that each kind is the same program once more."""
     pytest.importorskip("triton")
+    monkeypatch.setattr(gpu_day, "KINDS", ("plain", "gluon"))
     assert day(tmp_path, "smoke", "bench", "tune") == 0, capsys.readouterr().out
     assert "losses of 20 steps" in (tmp_path / "smoke.log").read_text()
     assert "gluon kernels: right" in capsys.readouterr().out
@@ -155,7 +157,8 @@ def test_kinds_of_kernels_that_there_was_no_time_for_are_not_avoided(tmp_path, c
 
 def test_smoke_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu_day, "KIND", "")
-    monkeypatch.setattr(gpu_day, "SMOKE", gpu_day.SMOKE.replace("a.cumsum(0)", "a.cumsum(0) + 9 * a.is_cuda"))
+    wrong = gpu_day.SMOKE.replace("a.cumsum(0)", "a.cumsum(0) + 9 * a.is_cuda").replace("range(20)", "range(3)")
+    monkeypatch.setattr(gpu_day, "SMOKE", wrong)
     assert day(tmp_path, "smoke") == 1
     assert capsys.readouterr().out.count("WRONG") == 2
 

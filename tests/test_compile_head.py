@@ -248,7 +248,7 @@ def test_logits_kept_for_once_are_those_of_the_weights_before_the_step(cuda):
 
 # ------------------------------------------------------------------ memory
 def test_the_logits_are_never_there(cuda):
-    rows, classes, width = 4096, 2048, 8
+    rows, classes, width = 512, 512, 8
     table, tokens = torch.randn(classes, width, device=cuda, requires_grad=True), torch.randint(classes, (rows,), device=cuda)
     x = torch.randn(rows, width, device=cuda, requires_grad=True)
 

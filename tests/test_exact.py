@@ -109,8 +109,16 @@ def on(x, device, turned=False):
     return x.mT.contiguous().mT if turned else x
 
 
-@pytest.mark.parametrize("candidate", CANDIDATES + IN_REGISTERS, ids=lambda c: "-".join(map(str, c.values())))
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def candidates_in_layouts():
+    """Each candidate with each operand straight and turned; of the four pairs of layouts each neighbour has the two that the other lacks,
+    so that each kernel has all four. A layout is strides to these kernels: what differs between tiles does not go by both."""
+    for place, candidate in enumerate(CANDIDATES + IN_REGISTERS):
+        for turned in (False, True):
+            layouts = (turned, turned != bool(place % 2))
+            yield pytest.param(candidate, layouts, id="-".join(map(str, (*candidate.values(), *layouts))))
+
+
+@pytest.mark.parametrize("candidate, turned", list(candidates_in_layouts()))
 def test_every_candidate_in_every_layout(candidate, turned, cuda, hardware_tiles):
     x, y, z = draw(131, 270), draw(270, 149), draw(149)
     want = x.astype(np.float64) @ y + z

@@ -24,6 +24,13 @@ LAYOUTS = {
 HOW = {"plain": (False, -100, 0.0), "weighted, smoothed": (True, 1, 0.2)}
 
 
+def in_pairs(shapes, others):
+    """Each shape in each layout, which decide between them how a tile lies; of `others`, which are what is computed on it, one in turn, so
+    that each meets each shape and each layout."""
+    return [pytest.param(shape, layout, others[(i + k) % len(others)], id=f"{shape}-{layout}-{others[(i + k) % len(others)]}")
+            for i, shape in enumerate(shapes) for k, layout in enumerate(LAYOUTS)]
+
+
 def problem(shape, dtype, layout, weighted, place):
     generator = np.random.default_rng(sum(shape))
     x = generator.standard_normal(shape).astype(np.float32) * 4
@@ -34,9 +41,7 @@ def problem(shape, dtype, layout, weighted, place):
     return LAYOUTS[layout](torch.tensor(x).to(dtype).to(place)), target.to(place), weight if weight is None else weight.to(place)
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape, layout, how", in_pairs(SHAPES, [*HOW]))
 def test_every_way_agrees_with_float64(shape, layout, how, cuda, monkeypatch):
     monkeypatch.setattr(driver, "hardware_tiles", True)
     weighted, ignored, smoothing = HOW[how]
@@ -137,9 +142,7 @@ def logits(shape, dtype, layout, place):
     return LAYOUTS[layout](torch.tensor(x.reshape(shape)).to(dtype).to(place))
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [*SHAPES, (1, 70, 35)], ids=str)
+@pytest.mark.parametrize("shape, layout, log", in_pairs([*SHAPES, (1, 70, 35)], [False, True]))
 def test_every_way_of_softmax_agrees_with_float64(shape, layout, log, cuda, monkeypatch):
     monkeypatch.setattr(driver, "hardware_tiles", True)
     dtype, n = torch.bfloat16 if (len(layout) + log) % 2 else torch.float32, shape[1]
@@ -162,9 +165,7 @@ def test_every_way_of_softmax_agrees_with_float64(shape, layout, log, cuda, monk
         assert (around[:, :n] == 7).all() and (around[:, 2 * n:] == 7).all(), candidate
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape, layout, log", in_pairs(SHAPES, [False, True]))
 def test_every_way_of_the_gradient_of_softmax_agrees_with_float64(shape, layout, log, cuda, monkeypatch):
     monkeypatch.setattr(driver, "hardware_tiles", True)
     dtype, f = torch.bfloat16 if (len(layout) + log) % 2 else torch.float32, log_softmax_backward if log else softmax_backward

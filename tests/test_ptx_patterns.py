@@ -68,6 +68,11 @@ def convolutions():
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)
 
 
+def norms():
+    """The net's first layers: its second block has no other kernels."""
+    return net()[:2]
+
+
 FORWARD = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU("tanh")}
 BATCH_NORM = "batch_norm + relu", "batch_norm + add + relu", "gradient of batch_norm + relu", "gradient of batch_norm + add + relu"
 CASES = {                                                                # patterns, a model, the shape of its input
@@ -76,7 +81,7 @@ CASES = {                                                                # patte
     "layer norm": (["layer_norm + cast", "gradient of a residual norm + cast"], lambda: blocks(nn.LayerNorm), (19, 8)),
     "rms norm": (["rms_norm + cast"], lambda: blocks(nn.RMSNorm), (19, 8)),
     "convolutions": (["gradient of a 1×1 convolution + add"], convolutions, (5, 1, 7, 3)),
-    "batch norm": (BATCH_NORM, net, (5, 1, 7, 3)),
+    "batch norm": (BATCH_NORM, norms, (5, 1, 7, 3)),
     "embedding": (["embedding + add"], Rows, (3, 5)),
 }
 

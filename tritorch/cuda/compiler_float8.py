@@ -7,7 +7,6 @@ calls triton_kernels/float8.py where there is no instruction.
 import contextlib
 
 import triton.language as tl
-from triton.compiler.code_generator import CodeGenerator
 from triton.language.semantic import TritonSemantic
 
 from tritorch.cuda.compiler_keys import key_of
@@ -39,6 +38,8 @@ def casts(spec, arch):
     if not appears(spec):
         yield
         return
+    from triton.compiler.code_generator import CodeGenerator  # a tenth of the start of a program whose kernels are compiled already
+
     begin, cast = CodeGenerator.__init__, TritonSemantic.cast
 
     def remembering(self, *args, **kw):

@@ -205,8 +205,12 @@ def distance(a: Any, b: Any) -> float | None:
 
 def _squares(a, b) -> float | None:
     if type(a) is list and type(b) is list and len(a) == len(b):
-        parts = [_squares(x, y) for x, y in zip(a, b)]
-        return None if None in parts else sum(parts)
+        total = 0.0
+        for x, y in zip(a, b):
+            if (part := _squares(x, y)) is None:                         # as of most, by the first of their parts
+                return None
+            total += part
+        return total
     if a == b and type(a) is type(b):
         return 0.0
     if type(a) is int and type(b) is int and a > 0 and b > 0 and abs(away := math.log2(a / b)) <= NEAR:

@@ -114,9 +114,9 @@ def _converted(target):
 
 def _scipy(name):
     def function(*args):
-        if special.scipy is None:
+        if special.scipy() is None:
             raise NotImplementedError(f"libdevice needs scipy for {name} on the simulated device; pip install scipy")
-        return getattr(special.scipy, name)(*args)
+        return getattr(special.scipy(), name)(*args)
     return function
 
 

@@ -12,6 +12,8 @@ import numpy as np
 RED_ZONE, POISON = 512, 0xFF                                    # a page begins where 512 divides, so does what follows a red zone
 _FIXED = 0x10                                                   # MAP_FIXED of Linux
 TOMBSTONES = 4096
+_LARGE = 1 << 25                                                # bytes; the allocator asks for so much only where a tensor needs it
+_poison: dict = {}                                              # the file that arenas begin as: its number, and its bytes
 
 
 class MemoryFault(RuntimeError):
@@ -50,7 +52,7 @@ class Arena:
         self.end = self.start + nbytes
         self.bytes = self._memory[RED_ZONE:][:nbytes]
         if file is None:
-            self.bytes.fill(POISON)
+            poison(self._memory)
         self.views, self.device, self.managed, self.file = {}, device, False, file
         whole = Block(self.start, self.end, "", self)
         self.starts, self.blocks = [self.start], [whole]
@@ -65,10 +67,7 @@ class Arena:
             self.file = os.memfd_create("simulated")
             with open(self.file, "wb", closefd=False) as file:
                 file.write(self._memory)
-            move, place = ctypes.CDLL(None, use_errno=True).mmap, self._memory.ctypes.data
-            move.argtypes, move.restype = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong), ctypes.c_void_p
-            if move(place, self._memory.size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _FIXED, self.file, 0) != place:
-                raise OSError(ctypes.get_errno(), "mmap")
+            become(self._memory, self.file, mmap.MAP_SHARED)
         return f"/proc/{os.getpid()}/fd/{self.file}"
 
     def view(self, dtype):
@@ -110,6 +109,26 @@ class Arena:
         del self.starts[i], self.blocks[i]
         block.live = False
         block.bytes().fill(POISON)
+
+
+def poison(memory):
+    """Fill new memory: of what nobody touches, which is most of an allocator's piece, no page is made."""
+    if memory.size > _LARGE or not hasattr(os, "memfd_create"):
+        return memory.fill(POISON)
+    if not _poison:
+        _poison.update(file=os.memfd_create("poison"), nbytes=0)
+    missing = memory.size - _poison["nbytes"]
+    if missing > 0:
+        _poison["nbytes"] += os.pwrite(_poison["file"], bytes([POISON]) * missing, _poison["nbytes"])
+    become(memory, _poison["file"], mmap.MAP_PRIVATE)
+
+
+def become(memory, file, sharing):
+    """Pages of a file, which are all in it, take the place of an array's."""
+    move, place = ctypes.CDLL(None, use_errno=True).mmap, memory.ctypes.data
+    move.argtypes, move.restype = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong), ctypes.c_void_p
+    if move(place, memory.size, mmap.PROT_READ | mmap.PROT_WRITE, sharing | _FIXED, file, 0) != place:
+        raise OSError(ctypes.get_errno(), "mmap")
 
 
 class Memory:
@@ -154,7 +173,8 @@ class Memory:
         arena = self.arena(ptr)
         if arena is None or arena.start != ptr:
             raise MemoryFault(f"free: expected a pointer that alloc returned, got {ptr:#x}")
-        arena.bytes.fill(POISON)
+        for block in arena.blocks:                              # what lies between is poison already
+            block.bytes().fill(POISON)
         self.drop(arena)
         self.used[arena.device] -= arena.end - arena.start
 

@@ -32,8 +32,8 @@ def write(machine, ins, value, kind=None):
     if kind == "f32":
         if "ftz" in ins.modifiers:
             value = floats.flush(value)
-        total = np.add.reduce(value, axis=None)
-        if total != total:                                      # a NaN, perhaps of infinities
+        squares = value.dot(value) if value.ndim else value
+        if squares != squares:                                  # a NaN is among them: no other square is one, nor a sum of such
             value = np.where(np.isnan(value), _NAN32, value)
     elif kind != "f64":
         value = floats.pack(value, kind)

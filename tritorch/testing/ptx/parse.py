@@ -1,4 +1,5 @@
 """PTX text -> Program. Only what Triton and its inline assembly write is understood; anything else raises."""
+import functools
 import re
 from dataclasses import dataclass, field
 
@@ -34,10 +35,15 @@ class Instruction:
     control: bool = False
 
     def __post_init__(self):
-        words = self.opcode.split(".")
-        self.name, self.types = words[0], tuple(w for w in words[1:] if w in DTYPES)
-        self.modifiers = tuple(w for w in words[1:] if w not in DTYPES)
+        self.name, self.types, self.modifiers = _words(self.opcode)
         self.execute, self.control = registry.find(self.opcode)
+
+
+@functools.cache
+def _words(opcode):
+    """The name, the types, the other modifiers."""
+    name, *words = opcode.split(".")
+    return name, tuple(w for w in words if w in DTYPES), tuple(w for w in words if w not in DTYPES)
 
 
 @dataclass(slots=True)
@@ -152,6 +158,9 @@ class _Body:
             if code.startswith((".loc\t", ".file\t")):
                 if code.startswith(".loc\t"):
                     self.source = comment.strip().partition(" @")[0]
+                continue
+            if not pending and code.count(";") == 1 and code[-1] == ";" and code[0] not in "{}" and ":" not in code:
+                self._statement(code[:-1])                      # a line that is a statement, as most are
                 continue
             for piece in re.findall(r"[;{}]|[^;{}]+", code):
                 if piece == "{" and not pending.strip():
@@ -298,6 +307,8 @@ class _Body:
 
 def _split(text):
     """At the commas that are in no brackets."""
+    if "{" not in text and "[" not in text:
+        return [part for part in text.split(",") if part.strip()]
     parts, depth, start = [], 0, 0
     for i, letter in enumerate(text):
         if letter in "{[":
