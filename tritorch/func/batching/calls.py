@@ -50,15 +50,16 @@ class Call:
         targets = {id(o): target for o, target in written}               # what is read and written is one tensor
         self.args, self.where = [], []
         for a in given:
-            if type(a) in (tuple, list):
-                self.args.append(type(a)([level.whole(v) if level.has(v) else v for v in a]))
-                self.where.append([level.has(v) for v in a])
-            elif type(a) is Offset:
-                self.args.append(a.outside(level))
-                self.where.append(False)
-            else:
-                self.args.append(a if not level.has(a) else targets[id(a)] if id(a) in targets else level.whole(a))
-                self.where.append(level.has(a))
+            differs, kind = level.has(a), type(a)
+            if kind is tuple or kind is list:
+                differs = [level.has(v) for v in a]
+                a = kind([level.whole(v) if d else v for v, d in zip(a, differs)])
+            elif kind is Offset:
+                a = a.outside(level)
+            elif differs:
+                a = targets[id(a)] if id(a) in targets else level.whole(a)
+            self.args.append(a)
+            self.where.append(differs)
 
     def __getitem__(self, name):
         """An argument of `args` by its name."""

@@ -24,7 +24,7 @@ from tritorch.func.batching import (  # noqa: F401 rules
     views,
     windows,
 )
-from tritorch.func.batching.calls import Call, is_batched
+from tritorch.func.batching.calls import Call
 from tritorch.generator import drawing
 from tritorch.ops import create
 from tritorch.ops.complex import view_as_real
@@ -99,7 +99,10 @@ class Level(Interpreter):
     # -------------------------------------------------------------- samples and tensors of all
     def has(self, x):
         """Whether x is a sample, or a sequence in which there is one."""
-        return is_batched(x, self) or type(x) in (tuple, list) and any(is_batched(v, self) for v in x)
+        if isinstance(x, Tensor):
+            home = x.storage
+            return type(home) is Batched and home.level is self
+        return type(x) in (tuple, list) and any(map(self.has, x))
 
     def sample(self, whole):
         return strided(batched(whole, self), whole.shape[1:], whole.strides[1:], whole.offset, whole.dtype)
@@ -110,7 +113,7 @@ class Level(Interpreter):
         for level in self.above if state.grad and x._tangents is not None else ():
             t = x._tangents.get(level)
             if t is not None and (out._tangents is None or level not in out._tangents):
-                level.give(out, self.whole(t) if is_batched(t, self) else t.expand(self.size, *t.shape))
+                level.give(out, self.whole(t) if self.has(t) else t.expand(self.size, *t.shape))
         return out
 
     def placed(self, x, to_write):
@@ -123,8 +126,6 @@ class Level(Interpreter):
                 return kept
             if root.shape == shape and root.strides == strides and root.offset == x.offset and root.dtype is x.dtype:
                 return root
-            if root.dtype.is_complex and x.dtype is root.dtype.to_real():
-                root = view_as_real(root)
             if root.dtype is not x.dtype:
                 if not root.dtype.is_complex or root.dtype.to_real() is not x.dtype:
                     raise SampleBySample
@@ -140,7 +141,7 @@ class Level(Interpreter):
     # -------------------------------------------------------------- calls
     def __call__(self, op, args, out):
         written = () if out is None else tuple(out) if type(out) in (tuple, list) else (out,)
-        if not self.has(written) and not any(map(self.has, args)):
+        if not any(map(self.has, args)) and not any(map(self.has, written)):
             return self.alike(op, args, out, written)
         if not hasattr(op, "body"):                                      # of an operator on lists
             raise SampleBySample
