@@ -104,3 +104,43 @@ def test_simulated_gpu_follows_the_cpu(simulated):
     ours, _ = train("cuda", epochs=1, steps=4)
     theirs, _ = train("cpu", epochs=1, steps=4)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_a_step_that_no_image_can_steer(tutorial):
+    """The tutorial on privacy: gradients of every image are those of its own backward pass, and none is longer than the clip in their sum."""
+    private = tutorial("private_digits")
+    tritorch.manual_seed(0)
+    model, (images, labels) = digits.Net().eval(), [x[:5] for x in digits.datasets()[0].tensors]
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    gradients, losses = private.gradients_of_each(model, parameters, images, labels)
+    clipped = dict.fromkeys(parameters, 0)
+    for k in range(5):
+        model.zero_grad()
+        loss = tritorch.nn.functional.cross_entropy(model(images[k:k + 1]), labels[k:k + 1])
+        loss.backward()
+        assert abs(losses[k] - loss) < 1e-6
+        length = sum((p.grad ** 2).sum() for p in model.parameters()).sqrt()
+        assert length > private.CLIP                                     # else clipping proves nothing
+        for name, p in model.named_parameters():
+            tritorch.testing.assert_close(gradients[name][k], p.grad, rtol=1e-4, atol=1e-6)
+            clipped[name] = clipped[name] + p.grad * (private.CLIP / length)
+    for name, g in private.private_gradients(gradients, noise=0.0).items():
+        tritorch.testing.assert_close(g, clipped[name], rtol=1e-4, atol=1e-5)
+    one = {name: g[:1] for name, g in gradients.items()}
+    noisy = [private.private_gradients(one, noise=3.0)["name.1.weight"] - clipped["name.1.weight"] for _ in range(2)]
+    assert not tritorch.equal(*noisy) and 2.8 < noisy[0].std() < 3.2
+
+
+def test_what_a_step_tells(tutorial):
+    """ε of the paper's own example, section 3.2: 1.26 for a rate of 0.01, noise of 4, 10 000 steps and δ = 1e-5."""
+    private = tutorial("private_digits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private, "DELTA", 1e-5)
+        assert private.epsilon(0.01, 4.0, 10_000) == pytest.approx(1.26, abs=0.01)
+    assert private.epsilon(0.1, 1.5, 10) < private.epsilon(0.1, 1.5, 20) < private.epsilon(0.2, 1.5, 20) < private.epsilon(0.2, 1.0, 20)
+
+
+def test_learns_in_private(tutorial, capsys):
+    tutorial("private_digits").main(["--device", "cpu", "--steps", "30"])
+    accuracy = float(capsys.readouterr().out.split()[-2])
+    assert accuracy > 60
