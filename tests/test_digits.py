@@ -107,7 +107,7 @@ def test_simulated_gpu_follows_the_cpu(simulated):
 
 
 def test_a_step_that_no_image_can_steer(tutorial):
-    """The tutorial on privacy: gradients of every image are those of its own backward pass, and none is longer than the clip in their sum."""
+    """The tutorial on privacy: gradients of every image are those of its backward pass, none longer than the clip in their sum."""
     private = tutorial("private_digits")
     tritorch.manual_seed(0)
     model, (images, labels) = digits.Net().eval(), [x[:5] for x in digits.datasets()[0].tensors]
