@@ -239,8 +239,9 @@ def lifetimes(rank, size):
         watched += [weakref.ref(x) for group in groups for cut in group.cuts for x in (cut.sharded, cut.full)]
         watched += [weakref.ref(flat.memory.storage) for group in groups for flat in group.flats] + [weakref.ref(model)]
         del model, optimizer, state, loss, groups
-    gc.enable()
-    return [type(ref()).__name__ for ref in watched if ref() is not None], len(watched)
+    left = [type(ref()).__name__ for ref in watched if ref() is not None]
+    gc.enable()                                                          # not before: the collector may come at once
+    return left, len(watched)
 
 
 def test_memory_goes_by_reference_count(tmp_path):

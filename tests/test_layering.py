@@ -160,3 +160,23 @@ def test_file_and_functions_keep_their_measure(path):
     reason = re.search(r"(?i)\b(lines|long|length|one file)\b", "\n".join(lines[:5]))
     assert len(lines) <= 400 or reason, f"{len(lines)} lines: split it, or state in its first five lines why it is long"
     assert not content(path)[1]
+
+
+def calls_itself(function):
+    """Whether it does by its own name, or hands it to `map`."""
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            first = call.args[0] if call.func.id == "map" and call.args else call.func
+            if isinstance(first, ast.Name) and first.id == function.name:
+                return True
+    return False
+
+
+def test_no_function_inside_of_another_calls_itself():
+    """It would know itself by its surroundings, a cycle: all that it looks at there would stay until the garbage collector comes."""
+    elsewhere = ("tritorch/cuda/", "tritorch/testing/")                  # which look at no tensors and modules of users
+    for path in SOURCES:
+        if path.parts[0] == "tritorch" and not str(path).startswith(elsewhere):
+            for outer in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+                for inner in ast.walk(outer) if isinstance(outer, ast.FunctionDef) else ():
+                    assert inner is outer or not isinstance(inner, ast.FunctionDef) or not calls_itself(inner), (path, inner.name)

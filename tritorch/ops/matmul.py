@@ -267,12 +267,13 @@ def chain_matmul(*matrices, out=None):
         for i in range(len(matrices) - length):
             j = i + length
             best[i, j] = min((best[i, s][0] + best[s + 1, j][0] + sizes[i] * sizes[s + 1] * sizes[j + 1], s) for s in range(i, j))
+    return deliver(_chained(matrices, best, 0, len(matrices) - 1), out)
 
-    def product(i, j):
-        s = best[i, j][1]
-        return matrices[i] if i == j else mm(product(i, s), product(s + 1, j))
 
-    return deliver(product(0, len(matrices) - 1), out)
+def _chained(matrices, best, i, j):
+    """The product of the i-th to the j-th, split as `best` says."""
+    s = best[i, j][1]
+    return matrices[i] if i == j else mm(_chained(matrices, best, i, s), _chained(matrices, best, s + 1, j))
 
 
 @explained

@@ -9,22 +9,24 @@ def flattened(state_dict):
     """({name: tensor or value}, {name: its way: keys of dictionaries, places in lists}). Lists without tensors or dictionaries in them,
     and tuples, are values. ValueError for two ways of one name."""
     out, ways = {}, {}
-
-    def visit(way, value):
-        if isinstance(value, Mapping) and value:
-            for key, inner in value.items():
-                visit((*way, str(key)), inner)
-        elif isinstance(value, list) and any(map(_goes_on, value)):
-            for place, inner in enumerate(value):
-                visit((*way, place), inner)
-        else:
+    for key, top in state_dict.items():
+        for way, value in _ends((str(key),), top):
             name = ".".join(map(str, way))
             check(name not in out, "checkpoint", "one value for each name", f"two for {name!r}", error=ValueError)
             out[name], ways[name] = value, list(way)
-
-    for key, value in state_dict.items():
-        visit((str(key),), value)
     return out, ways
+
+
+def _ends(way, value):
+    """(way, value) of all that lies at the end of this way or beyond."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _ends((*way, str(key)), inner)
+    elif isinstance(value, list) and any(map(_goes_on, value)):
+        for place, inner in enumerate(value):
+            yield from _ends((*way, place), inner)
+    else:
+        yield way, value
 
 
 def _goes_on(value):

@@ -189,33 +189,35 @@ def _load(optimizer, names, state, options):
 
 def _flat(state):
     """One dictionary of names."""
-    out = {}
-
-    def visit(prefix, value):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                visit(f"{prefix}.{key}", inner)
-            return
-        check(isinstance(value, (Tensor, int, float)), "get_optimizer_state_dict", "tensors and numbers to flatten", type(value).__name__,
-              error=NotImplementedError)
-        out[prefix] = value
-
-    visit("state", state["state"])
+    out = dict(_named("state", state["state"]))
     for group in state["param_groups"]:
         for name in group["params"]:
             out.update({f"param_groups.{name}.{key}": value for key, value in group.items() if key != "params"})
     return out
 
 
+def _named(prefix, value):
+    """(name, value) of all numbers and tensors in dictionaries."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _named(f"{prefix}.{key}", inner)
+        return
+    check(isinstance(value, (Tensor, int, float)), "get_optimizer_state_dict", "tensors and numbers to flatten", type(value).__name__,
+          error=NotImplementedError)
+    yield prefix, value
+
+
+def _taken(flat, prefix, like):
+    """What lies under a name, in dictionaries like these."""
+    if isinstance(like, dict):
+        return {key: _taken(flat, f"{prefix}.{key}", inner) for key, inner in like.items()}
+    check(prefix in flat, "set_optimizer_state_dict", f"{prefix!r} in the state dict", "none")
+    return flat[prefix]
+
+
 def _deep(flat, names, known):
     """What `_flat` made flat, for the parameters of one optimizer, whose state dict is `known`."""
-    def taken(prefix, like):
-        if isinstance(like, dict):
-            return {key: taken(f"{prefix}.{key}", inner) for key, inner in like.items()}
-        check(prefix in flat, "set_optimizer_state_dict", f"{prefix!r} in the state dict", "none")
-        return flat[prefix]
-
-    state = {names[k]: taken(f"state.{names[k]}", values) for k, values in known["state"].items()}
+    state = {names[k]: _taken(flat, f"state.{names[k]}", values) for k, values in known["state"].items()}
     groups = []
     for group in known["param_groups"]:
         mine = [names[k] for k in group["params"]]

@@ -105,19 +105,17 @@ def placement(choose, parameter):
 
 def managed(modules):
     """The modules below, themselves included, that belong to no other group: children first."""
-    seen, out = set(), []
-
-    def visit(module, top):
-        if module in seen or not top and state_of(module) is not None:
-            return
-        seen.add(module)
-        for child in module.children():
-            visit(child, False)
-        out.append(module)
-
+    found = {}                                                           # in order, each once
     for module in modules:
-        visit(module, True)
-    return out
+        _add_managed(module, found)
+    return list(found)
+
+
+def _add_managed(module, found):
+    for child in module.children():
+        if child not in found and state_of(child) is None:
+            _add_managed(child, found)
+    found.setdefault(module)
 
 
 def found_in(modules, ignored):

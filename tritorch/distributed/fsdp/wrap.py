@@ -162,14 +162,13 @@ def _recursive_wrap(module, auto_wrap_policy, wrapper_cls, ignored_modules, igno
 
 def _wrap_chosen(root, chosen, wrapper_cls):
     """Wrap the modules below a root that a policy has chosen, {module: arguments}, from the inside out and each once."""
-    seen = {root}
+    _wrap_below(root, chosen, wrapper_cls, {root})
 
-    def visit(module):
-        for name, child in list(module.named_children()):
-            if child not in seen:
-                seen.add(child)
-                visit(child)
-                if child in chosen:
-                    setattr(module, name, _wrap(child, wrapper_cls, **chosen[child]))
 
-    visit(root)
+def _wrap_below(module, chosen, wrapper_cls, seen):
+    for name, child in list(module.named_children()):
+        if child not in seen:
+            seen.add(child)
+            _wrap_below(child, chosen, wrapper_cls, seen)
+            if child in chosen:
+                setattr(module, name, _wrap(child, wrapper_cls, **chosen[child]))

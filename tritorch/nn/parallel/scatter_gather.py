@@ -24,22 +24,21 @@ def _is_namedtuple(obj):
 
 def scatter(inputs, target_gpus, dim=0):
     """For each device the same containers with its part of every tensor along `dim`; what is no tensor goes to all of them."""
-    places = [_place(target) for target in target_gpus]
+    return _parts([_place(target) for target in target_gpus], dim, inputs)
 
-    def parts(obj):
-        if isinstance(obj, Tensor):
-            return [piece.to(place) for piece, place in zip(chunk(obj, len(places), dim), places)]
-        if _is_namedtuple(obj):
-            return [type(obj)(*values) for values in zip(*map(parts, obj))]
-        if isinstance(obj, tuple) and obj:
-            return list(zip(*map(parts, obj)))
-        if isinstance(obj, list) and obj:
-            return [list(values) for values in zip(*map(parts, obj))]
-        if isinstance(obj, dict) and obj:
-            return [type(obj)(values) for values in zip(*map(parts, obj.items()))]
+
+def _parts(places, dim, obj):
+    """What each of the places gets of an object."""
+    if isinstance(obj, Tensor):
+        return [piece.to(place) for piece, place in zip(chunk(obj, len(places), dim), places)]
+    if not isinstance(obj, (tuple, list, dict)) or not obj:
         return [obj] * len(places)
-
-    return parts(inputs)
+    inside = zip(*[_parts(places, dim, inner) for inner in (obj.items() if isinstance(obj, dict) else obj)])
+    if _is_namedtuple(obj):
+        return [type(obj)(*values) for values in inside]
+    if isinstance(obj, tuple):
+        return list(inside)
+    return [list(values) if isinstance(obj, list) else type(obj)(values) for values in inside]
 
 
 def scatter_kwargs(inputs, kwargs, target_gpus, dim=0):
@@ -55,21 +54,20 @@ def gather(outputs, target_device, dim=0):
 
     Errors: ValueError if the outputs are dicts of different keys.
     """
-    place = cpu if target_device == -1 else _place(target_device)
+    return _joined(cpu if target_device == -1 else _place(target_device), dim, outputs)
 
-    def joined(values):
-        first = values[0]
-        if isinstance(first, Tensor):
-            pieces = [x.unsqueeze(0) if x.ndim == 0 else x for x in values]
-            return cat([x.to(place) for x in pieces], dim)
-        if first is None:
-            return None
-        if isinstance(first, dict):
-            same = all(len(first) == len(x) for x in values)
-            check(same, "gather", "outputs of the same keys", None if same else [list(x) for x in values], error=ValueError)
-            return type(first)((k, joined([x[k] for x in values])) for k in first)
-        if _is_namedtuple(first):
-            return type(first)._make(map(joined, zip(*values)))
-        return type(first)(map(joined, zip(*values)))
 
-    return joined(outputs)
+def _joined(place, dim, values):
+    """The values of all devices as one."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        pieces = [x.unsqueeze(0) if x.ndim == 0 else x for x in values]
+        return cat([x.to(place) for x in pieces], dim)
+    if first is None:
+        return None
+    if isinstance(first, dict):
+        same = all(len(first) == len(x) for x in values)
+        check(same, "gather", "outputs of the same keys", None if same else [list(x) for x in values], error=ValueError)
+        return type(first)((k, _joined(place, dim, [x[k] for x in values])) for k in first)
+    inside = [_joined(place, dim, several) for several in zip(*values)]
+    return type(first)._make(inside) if _is_namedtuple(first) else type(first)(inside)

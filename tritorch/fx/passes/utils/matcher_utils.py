@@ -50,19 +50,7 @@ class SubgraphMatcher:
 
     def match(self, graph, node_name_match=""):
         """The places of a graph, as `InternalMatch`; nodes whose name has `node_name_match` in it match whatever they call."""
-        found = []
-
-        def search(k, nodes):
-            if k == len(self.pattern_anchors):
-                found.append(nodes)
-                return
-            for node in graph.nodes:
-                trial = dict(nodes)
-                if self._match_nodes(self.pattern_anchors[k], node, trial, node_name_match):
-                    search(k + 1, trial)
-
-        if self.pattern_anchors:
-            search(0, {})
+        found = self._search(graph, 0, {}, node_name_match) if self.pattern_anchors else ()
         found = [nodes for nodes in found if self._is_contained(nodes) and validate_partition(_computed(nodes))]
         if self.remove_overlapping_matches:
             taken, all_found, found = set(), found, []
@@ -72,6 +60,16 @@ class SubgraphMatcher:
                     found.append(nodes)
         return [InternalMatch(self.pattern_anchors, nodes, [nodes[p] for p in self.pattern_placeholder_nodes],
                               [nodes[p] for p in self.pattern_returning_nodes]) for nodes in found]
+
+    def _search(self, graph, k, nodes, node_name_match):
+        """All ways to match the anchors from the k-th on, where those before it are these nodes."""
+        if k == len(self.pattern_anchors):
+            yield nodes
+            return
+        for node in graph.nodes:
+            trial = dict(nodes)
+            if self._match_nodes(self.pattern_anchors[k], node, trial, node_name_match):
+                yield from self._search(graph, k + 1, trial, node_name_match)
 
     def _nodes_are_equal(self, p, node, node_name_match=""):
         if not self.match_placeholder and p.op == "placeholder" or node_name_match and node_name_match in node.name:
