@@ -21,7 +21,7 @@ import numpy as np
 
 import triton_kernels
 
-PATIENCE = 5.0                                                           # seconds at a barrier or a counter that tell a deadlock
+PATIENCE = 60.0                  # seconds at a barrier or a counter that tell a deadlock; on a busy machine 5 told one that was none
 meeting = threading.Lock()                                               # for atomic operations
 declared_barriers = {}                                                   # by address
 here = threading.local()        # of this thread: products and stores that are under way, whether it wrote what TMA does not see yet
