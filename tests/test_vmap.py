@@ -57,6 +57,23 @@ def test_printing_and_unwrapping(torch):
     return text
 
 
+def test_what_else_sees_calls_is_no_vmap():
+    from tritorch._C import _functorch
+    from tritorch.utils.flop_counter import FlopCounterMode
+
+    def of_sample(x):
+        assert _functorch.current_level() == 1
+        with FlopCounterMode(display=False, depth=5), tritorch.autocast("cpu"):
+            assert _functorch.current_level() == 1
+            return tritorch.utils.checkpoint.checkpoint(tritorch.sin, x, use_reentrant=False)
+
+    with FlopCounterMode(display=False, depth=5), tritorch.autocast("cpu"):
+        assert _functorch.maybe_current_level() is None and not tritorch._C._are_functorch_transforms_active()
+        x = tritorch.ones(3, requires_grad=True)
+        tritorch.func.vmap(of_sample)(x).sum().backward()
+    tritorch.testing.assert_close(x.grad, x.detach().cos())
+
+
 def test_tensors_left_behind():
     kept, x = [], tritorch.ones(3, 2)
     tritorch.vmap(lambda r: kept.append(r) or r * 1)(x)

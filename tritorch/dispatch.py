@@ -29,6 +29,7 @@ class Interpreter:
     Subclasses give `__call__(op, args, out)`: `args` has every parameter in order, `out` is the destination of an in-place or
     out= call, else None. `self.proceed(op, args, out)` goes on with the call; the slot then holds the interpreter around this one.
     `looks_on`: it changes nothing; inside, compiled functions are captured and replayed, which it does not see. `views`: it sees views.
+    `of_samples`: it is a call of vmap.
 
     >>> import tritorch as torch
     >>> class Log(torch.dispatch.Interpreter):
@@ -41,7 +42,7 @@ class Interpreter:
     add
     """
 
-    outer, looks_on, views = None, False, True
+    outer, looks_on, views, of_samples = None, False, True, False
 
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self

@@ -15,7 +15,7 @@ def _levels():
     """The calls of `vmap` and of forward mode that this thread is in, innermost first."""
     at = _state.interpreter
     while at is not None:
-        if hasattr(at, "depth") or isinstance(at, _forward.Level):
+        if at.of_samples or isinstance(at, _forward.Level):
             yield at
         at = at.outer
 
@@ -51,7 +51,7 @@ def get_unwrapped(tensor):
 
 def maybe_current_level():
     """How many calls of vmap this thread is in; None for none."""
-    return max([at.depth for at in _levels() if hasattr(at, "depth")], default=None)
+    return max([at.depth for at in _levels() if at.of_samples], default=None)
 
 
 def current_level():

@@ -19,7 +19,7 @@ from tritorch.tensor import Tensor
 class Level:
     """An interpreter that carries the tangents of one level; a tensor keeps its tangents by level in `_tangents`."""
 
-    outer, views = None, True
+    outer, views, of_samples = None, True, False
     by_hand = False                                                      # entered through forward_ad
 
     def __init__(self):

@@ -85,7 +85,7 @@ class _Surroundings:
         self.casts = [(kind, amp.is_autocast_enabled(kind), amp.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")]
         self.caching, self.levels, at = amp.is_autocast_cache_enabled(), [], state.interpreter
         while at is not None:
-            if hasattr(at, "entered"):                                   # a call of vmap
+            if at.of_samples:
                 self.levels.insert(0, at)
             at = at.outer
 

@@ -40,6 +40,8 @@ class Level(Interpreter):
     """Hands operators that are called with tensors of one sample those of all `size` samples, and records such calls as calls of tensors
     of one sample, so that transformations inside of the function, whose rules are written in operators, work on all samples too."""
 
+    of_samples = True
+
     def __init__(self, size, randomness):
         self.size, self.randomness, self.works = size, randomness, False
         self.made_here, self.changed = weakref.WeakSet(), None           # memory; the operator that changed memory of others

@@ -16,35 +16,12 @@ def _images(call, *names):
     return tuple(found)
 
 
-@rule(*"max_pool max_pool_values avg_pool avg_pool_volume max_pool_volume max_pool_volume_values resize".split())
-def windows(call):
-    """Of one tensor of images."""
-    return _images(call, "input")
-
-
-@rule("avg_pool_input", "avg_pool_volume_input", "resize_back")
-def windows_back(call):
-    return _images(call, "gradient")
-
-
-@rule("max_pool_input")
-def max_pool_input(call):
-    return _images(call, "gradient", "taps")
-
-
-@rule("places_of")
-def places_of(call):
-    return _images(call, "taps")
-
-
-@rule("max_pool_volume_input")
-def max_pool_volume_input(call):
-    return _images(call, "gradient", "places")
-
-
-@rule("fractional_max_pool")
-def fractional_max_pool(call):
-    return _images(call, "input", "samples")
+# which arguments are images, by operators
+IMAGES = {("input", ): "max_pool max_pool_values avg_pool avg_pool_volume max_pool_volume max_pool_volume_values resize",
+          ("gradient", ): "avg_pool_input avg_pool_volume_input resize_back", ("gradient", "taps"): "max_pool_input",
+          ("taps", ): "places_of", ("gradient", "places"): "max_pool_volume_input", ("input", "samples"): "fractional_max_pool"}
+for _tensors, _names in IMAGES.items():
+    rule(*_names.split())(lambda call, names=_tensors: _images(call, *names))
 
 
 # ------------------------------------------------------------------ convolution
