@@ -103,7 +103,7 @@ def _of_heads(call, own):
     """Packed sequences of the same lengths in all samples: (1, size · H, L, E)."""
     slopes = call["alibi_slopes"]
     if slopes is not None:
-        slopes = call.all(call.op.names.index("alibi_slopes")).reshape(call.size * slopes.shape[-1])
+        slopes = call.all("alibi_slopes").reshape(call.size * slopes.shape[-1])
     made = call.op(*_put(call, 1, alibi_slopes=slopes))
     if own:
         return made.reshape(call.size, *call.promises[0][0])
@@ -115,7 +115,7 @@ def _of_rows(call):
     of two samples."""
     size, ends, inside = call.size, {}, {}
     for name, of in (("cu_seq_q", "query"), ("cu_seq_k", "key")):
-        length, cu = call.sample(of).shape[2], call.all(call.op.names.index(name)).long()
+        length, cu = call.sample(of).shape[2], call.all(name).long()
         place = create.arange(length, device=cu.device)
         ends[name] = (cu + create.arange(size, device=cu.device).unsqueeze(1) * length).reshape(-1)
         inside[of] = (place >= cu[:, :1]) & (place < cu[:, -1:])
@@ -138,7 +138,7 @@ def _of_groups(call):
         return x.reshape(B, size * H, *x.shape[4:])
 
     if slopes is not None:
-        slopes = call.all(call.op.names.index("alibi_slopes"))
+        slopes = call.all("alibi_slopes")
         slopes = gathered(padded(slopes, 2).expand(size, B, H))
     made = call.op(*call.put(query=gathered(call["query"]), alibi_slopes=slopes))
     return _results(call, made, lambda x, shape: x.reshape(B, G, size, H // G, *shape[2:]).movedim(2, 0).reshape(size, *shape))
@@ -161,7 +161,7 @@ def recurrent_layer_backward(call):
 def _side_by_side(call, names):
     size, changed = call.size, {}
     for name in names:
-        x = call.all(call.op.names.index(name))
+        x = call.all(name)
         if x is not None and len(x.shape) > 2:                           # others are empty: what only an LSTM has
             x = x.movedim(0, -2)
             changed[name] = x.reshape(*x.shape[:-3], x.shape[-3] * size, x.shape[-1])

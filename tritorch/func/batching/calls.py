@@ -90,7 +90,8 @@ class Call:
         return tuple([self.level.whole(x) if self.level.has(x) else x.expand(self.size, *x.shape) for x in made])
 
     def all(self, k):
-        """The k-th argument, a tensor, of all samples: one that is the same for all is repeated, without memory."""
+        """An argument, by its place or its name, of all samples: one that is the same for all is repeated, without memory."""
+        k = k if isinstance(k, int) else self.op.names.index(k)
         x = self.args[k]
         return x if self.where[k] or not isinstance(x, Tensor) else x.expand(self.size, *x.shape)
 

@@ -5,6 +5,7 @@ those in a tensor that has the samples among its rows. Results have samples oute
 would have alone.
 """
 from tritorch.func.batching.calls import rule
+from tritorch.func.batching.folding import padded
 from tritorch.ops import create
 from tritorch.ops.bags import NAME
 from tritorch.ops.bounds import within
@@ -128,8 +129,7 @@ def joint_places(call):
 
 def aligned(call, k, rank):
     """The indices in the k-th argument, those of samples with dims of length 1 before theirs, so that they broadcast."""
-    return [x.reshape(call.size, *[1] * (rank + 1 - x.ndim), *x.shape[1:]) if differs else x
-            for x, differs in zip(call.args[k], call.where[k])]
+    return [padded(x, rank) if differs else x for x, differs in zip(call.args[k], call.where[k])]
 
 
 @rule("put")
@@ -141,7 +141,7 @@ def put(call):
     shape = put_shape(call.given[0], call.given[1])                      # of a sample's values
     many = len(broadcast_shapes("index", *[call.given[1][d].shape for d in picked]))
     if call.where[2]:
-        values = values.reshape(call.size, *[1] * (len(shape) + 1 - values.ndim), *values.shape[1:])
+        values = padded(values, len(shape))
     values = values.expand(call.size, *shape)
     if any(call.where[1]):
         indices = counting(call.size, input.device, *[1] * many), *aligned(call, 1, many)
@@ -208,7 +208,7 @@ def tables(call):
     table = call["table"]
     if not call.differs("table") and not ("by_freq" in call.op.names and call["by_freq"] and table.requires_grad):
         return table, 0
-    return call.all(call.op.names.index("table")).flatten(0, 1), call.sample("table").shape[0]
+    return call.all("table").flatten(0, 1), call.sample("table").shape[0]
 
 
 def parted(call, k, x):

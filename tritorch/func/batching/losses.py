@@ -9,13 +9,13 @@ from tritorch.ops.softmax import log_softmax
 
 def joined(call, name):
     """Logits (N, C, …) or (C,) of all samples, or one value for each of their rows, as those of more samples."""
-    x = call.all(call.op.names.index(name))
+    x = call.all(name)
     return x if _single(call) else x.flatten(0, 1)
 
 
 def _single(call):
     """Whether there is one row in each sample of vmap, without a dim."""
-    own = call.given[call.op.names.index("input" if "input" in call.op.names else "target")]
+    own = call.sample("input" if "input" in call.op.names else "target")
     return own.ndim == (1 if "input" in call.op.names else 0)
 
 
@@ -114,8 +114,7 @@ def nll_backward(call):
 # ------------------------------------------------------------------ sequences
 def sequences(call):
     """targets, input_lengths, target_lengths and starts of more samples."""
-    targets, steps, labels, starts = [None if call[name] is None else call.all(call.op.names.index(name))
-                                      for name in ("targets", "input_lengths", "target_lengths", "starts")]
+    targets, steps, labels, starts = map(call.all, ("targets", "input_lengths", "target_lengths", "starts"))
     if starts is not None and call.differs("targets"):
         starts = starts + call.sample("targets").numel() * create.arange(call.size, device=starts.device).unsqueeze(1)
     targets = call["targets"] if starts is not None and not call.differs("targets") else targets.flatten(0, 1)
@@ -124,7 +123,7 @@ def sequences(call):
 
 def in_time(call):
     """The log_probs of more samples."""
-    return call.all(call.op.names.index("log_probs")).movedim(0, 1).flatten(1, 2)
+    return call.all("log_probs").movedim(0, 1).flatten(1, 2)
 
 
 @rule("ctc_rows")

@@ -2,6 +2,7 @@
 from tritorch.dtype import bool as bool_
 from tritorch.dtype import result_type
 from tritorch.func.batching.calls import each, rule, rules
+from tritorch.func.batching.folding import padded
 from tritorch.tensor import Tensor
 
 # written over their input like elementwise operators, without being any
@@ -19,7 +20,7 @@ def pointwise(call):
         if common is not None and isinstance(own, Tensor) and not own.shape and own.dtype not in (bool_, common):
             a = a.to(common)                                             # of all samples it would decide about dtypes, which it does not
         if differs is True and len(own.shape) < rank:
-            a = a.reshape(call.size, *[1] * (rank - len(own.shape)), *own.shape)
+            a = padded(a, rank)
         args.append(a)
     if call.op.__name__ == "assign" and not call.where[0]:
         args[0] = call.all(0)                                            # it says what the result is like

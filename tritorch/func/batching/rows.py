@@ -3,6 +3,7 @@ import math
 
 from tritorch.dtype import types
 from tritorch.func.batching.calls import rule
+from tritorch.func.batching.folding import padded
 from tritorch.ops import create, loss_terms
 from tritorch.ops.bincount import tally as count_all
 from tritorch.ops.medians import middle
@@ -109,9 +110,7 @@ def search_sorted_rows(call):
 def distances(call):
     """Of batches of rows, whose leading dims broadcast: samples come in front of all of them."""
     rank = max([len(x.shape) for x in call.given if isinstance(x, Tensor)])
-    args = [a if not isinstance(a, Tensor) else a.reshape(call.size, *[1] * (rank - len(own.shape)), *own.shape)
-            for a, own in zip(call.everything(), call.given)]
-    return call.run(*args)
+    return call.run(*[padded(a, rank) if isinstance(a, Tensor) else a for a in call.everything()])
 
 
 # ------------------------------------------------------------------ fake quantization

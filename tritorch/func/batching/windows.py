@@ -6,7 +6,7 @@ from tritorch.ops import create
 
 def _images(call, *names):
     """The operator with all samples' images one after the other, in the order in which they lie."""
-    images = [call.all(call.op.names.index(name)) for name in names]
+    images = [call.all(name) for name in names]
     beside = 0 < images[0].strides[0] < images[0].strides[1]             # the same image of all samples: so a convolution leaves them
     folded = {name: fold(x.movedim(0, 1) if beside else x) for name, x in zip(names, images)}
     made = call.op(*call.put(**folded))
